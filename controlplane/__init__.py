@@ -1,0 +1,1 @@
+"""The control plane: what the team sees, and what remembers."""

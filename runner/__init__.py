@@ -1,0 +1,1 @@
+"""What runs on the nodes. Knows nothing of Django; talks to the control plane over HTTP only."""

@@ -1,0 +1,1 @@
+"""The schemas shared by both halves of Assay: pure data, no torch, no Django, no network."""

@@ -1,0 +1,322 @@
+"""RunConfig: the only description of a run.
+
+The browser form is generated from this module's JSON schema, REST and the command line parse it, the
+database stores its resolved copy, and the runner executes it. Optional features are unions with a `none`
+variant; an absent key means its default. Presentation hints for the form travel in the schema's extras:
+`group` (section heading), `level` (basic or advanced) and `unit`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from runner.contract.canonical import Document
+
+SCHEMA_VERSION = 1
+SLUG = r"^[a-z0-9][a-z0-9._-]*$"
+
+
+def setting(default: Any, help: str, *, level: str = "basic", group: str = "", unit: str = "", **limits) -> Any:
+    """A field with its one-line help and its place on the form."""
+    extra = {"level": level, **({"group": group} if group else {}), **({"unit": unit} if unit else {})}
+    return Field(default, description=help, json_schema_extra=extra, **limits)
+
+
+# ---------------------------------------------------------------- model
+class BuiltinModel(Document):
+    """A model every installation has: built on the spot, or bundled in a package."""
+
+    type: Literal["builtin"] = "builtin"
+    name: Literal["assay-tiny", "smollm2-135m-instruct"] = setting("assay-tiny", "Which built-in model to start from.")
+    revision: str | None = setting(None, "Pinned when the run is queued.", level="advanced")
+
+
+class LocalModel(Document):
+    """A Hugging Face model folder on the nodes."""
+
+    type: Literal["path"] = "path"
+    path: str = setting(..., "Absolute path of a folder with config.json, tokenizer and safetensors weights.", min_length=1)
+    revision: str | None = setting(None, "Content hash, pinned when the run is queued.", level="advanced")
+
+    @field_validator("path")
+    @classmethod
+    def _absolute(cls, path: str) -> str:
+        if not path.startswith("/"):
+            raise ValueError(f"must be an absolute path, got {path!r}; nodes do not share a working directory")
+        return path
+
+
+class HubModel(Document):
+    """A model of the Hugging Face hub."""
+
+    type: Literal["hub"] = "hub"
+    repo_id: str = setting(..., "owner/name of the model.", pattern=r"^[\w.-]+/[\w.-]+$")
+    revision: str | None = setting(None, "Branch, tag or commit; pinned to a commit when the run is queued.")
+
+
+class CheckpointModel(Document):
+    """Weights of an earlier run's complete checkpoint."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    checkpoint: str = setting(..., "Identifier of a complete checkpoint.", min_length=1)
+    revision: str | None = setting(None, "Manifest hash, pinned when the run is queued.", level="advanced")
+
+
+ModelSource = Annotated[BuiltinModel | LocalModel | HubModel | CheckpointModel, Field(discriminator="type")]
+
+
+class NoAdapter(Document):
+    """Train every weight."""
+
+    type: Literal["none"] = "none"
+
+
+class LoraAdapter(Document):
+    """Train a low-rank adapter (peft); the base stays frozen."""
+
+    type: Literal["lora"] = "lora"
+    rank: int = setting(16, "Rank of the update.", ge=1, le=1024)
+    alpha: int = setting(32, "Scale numerator; the update is scaled by alpha / rank.", ge=1)
+    dropout: float = setting(0.0, "Dropout on the adapter's input; must be 0 for exact log-probs.", ge=0, le=0.5)
+    target_modules: list[str] = setting(["all-linear"], "Module names to adapt, or all-linear.", level="advanced", min_length=1)
+
+
+Adapter = Annotated[NoAdapter | LoraAdapter, Field(discriminator="type")]
+
+
+class Model(Document):
+    """The policy that is trained."""
+
+    source: ModelSource = setting(BuiltinModel(), "Where the weights come from.")
+    adapter: Adapter = setting(NoAdapter(), "What is trained.")
+    dtype: Literal["float32", "bfloat16"] = setting("float32", "Precision of weights and activations.")
+    max_length: int = setting(512, "Prompt plus response; longer samples are refused.", ge=16, le=1_048_576, unit="tokens")
+
+
+# ---------------------------------------------------------------- environment
+class ChoiceEnvironment(Document):
+    """Settings shared by the multiple-choice environments."""
+
+    bank: str = setting(..., "Task bank to draw from.", pattern=SLUG)
+    version: str | None = setting(None, "Digest of the bank version; the newest one is pinned when the run is queued.", level="advanced")
+    train_split: str = setting("train", "Split that episodes are trained on.", level="advanced")
+    eval_split: str = setting("eval", "Held-out split; its answers are never trained on.", level="advanced")
+    domains: list[str] = setting([], "Keep only these domains; empty keeps all.")
+    levels: list[str] = setting([], "Keep only these levels; empty keeps all.", level="advanced")
+    train_limit: int | None = setting(None, "Use only the first n training tasks of the seeded order.", level="advanced", ge=1)
+
+
+class QuizEnvironment(ChoiceEnvironment):
+    """Bundled science quiz: four domains, questions generated from facts and formulas."""
+
+    type: Literal["quiz"] = "quiz"
+    bank: str = setting("quiz", "Task bank to draw from.", pattern=SLUG)
+
+
+class SciKnowEvalEnvironment(ChoiceEnvironment):
+    """SciKnowEval multiple-choice questions, imported by the user."""
+
+    type: Literal["sciknoweval"] = "sciknoweval"
+    bank: str = setting("sciknoweval", "Task bank to draw from.", pattern=SLUG)
+
+
+Environment = Annotated[QuizEnvironment | SciKnowEvalEnvironment, Field(discriminator="type")]
+
+
+class Sampling(Document):
+    """How the student generates."""
+
+    temperature: float = setting(1.0, "Divides the logits; 0 is greedy and only allowed in evaluation.", gt=0, le=5)
+    top_p: float = setting(1.0, "Keep the smallest set of tokens with this probability.", gt=0, le=1, level="advanced")
+    max_new_tokens: int = setting(16, "Response cap.", ge=1, le=131_072, unit="tokens")
+
+
+# ---------------------------------------------------------------- optimisation
+class Optimizer(Document):
+    """AdamW with global-norm clipping."""
+
+    learning_rate: float = setting(1e-5, "Peak learning rate.", gt=0, le=1)
+    weight_decay: float = setting(0.0, "Decoupled weight decay.", ge=0, le=1, level="advanced")
+    beta1: float = setting(0.9, "First-moment decay.", ge=0, lt=1, level="advanced")
+    beta2: float = setting(0.999, "Second-moment decay.", ge=0, lt=1, level="advanced")
+    epsilon: float = setting(1e-8, "Denominator floor.", gt=0, level="advanced")
+    max_grad_norm: float = setting(1.0, "Gradients are scaled down to this global norm.", gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = setting("constant", "Shape after the warm-up; linear and cosine end at 0.")
+    warmup_steps: int = setting(0, "Linear rise from 0.", ge=0, unit="steps")
+
+
+class SftStage(Document):
+    """Supervised warm start: cross-entropy on the bank's demonstrations."""
+
+    type: Literal["sft"] = "sft"
+    steps: int = setting(100, "Optimizer steps.", ge=1, unit="steps")
+    batch_size: int = setting(64, "Demonstrations per optimizer step.", ge=1)
+    micro_batch_tokens: int = setting(8192, "Packed tokens per forward pass; bounds memory.", ge=64, level="advanced", unit="tokens")
+    kinds: list[str] = setting([], "Kinds of demonstrations to use; empty uses all.", level="advanced")
+    optimizer: Optimizer = setting(Optimizer(learning_rate=1e-3), "How the weights move.")
+
+
+class ClippedLoss(Document):
+    """Clipped policy gradient (PPO), optionally with the dual clip."""
+
+    type: Literal["clipped"] = "clipped"
+    clip_low: float = setting(0.2, "Lower bound is 1 − this.", gt=0, lt=1)
+    clip_high: float = setting(0.2, "Upper bound is 1 + this.", gt=0, le=10)
+    dual_clip: float | None = setting(3.0, "Bound for negative advantages; null turns it off.", gt=1, level="advanced")
+    importance_cap: float | None = setting(2.0, "Truncates the learner/sampler importance weight; null applies none.", gt=0, level="advanced")
+
+
+class MaskedLoss(Document):
+    """Masked importance-weighted loss with a drift penalty, as in prime-rl."""
+
+    type: Literal["masked"] = "masked"
+    mask_low: float = setting(0.2, "A negative-advantage token is dropped when its probability fell by more.", gt=0, le=1)
+    mask_high: float = setting(0.2, "A positive-advantage token is dropped when its probability rose by more.", gt=0, le=1)
+    advantage_tau: float = setting(1.0, "Weight of the policy-gradient term.", ge=0)
+    drift_tau: float = setting(1e-3, "Weight of the squared log-ratio to the sampling policy.", ge=0)
+
+
+Loss = Annotated[ClippedLoss | MaskedLoss, Field(discriminator="type")]
+
+
+class NoReferenceKl(Document):
+    """No penalty against a reference model."""
+
+    type: Literal["none"] = "none"
+
+
+class ReferenceKl(Document):
+    """Penalty β · k3(policy ‖ stage's initial weights)."""
+
+    type: Literal["k3"] = "k3"
+    beta: float = setting(1e-3, "Weight of the penalty.", gt=0)
+
+
+ReferencePenalty = Annotated[NoReferenceKl | ReferenceKl, Field(discriminator="type")]
+FilterMode = Literal["off", "monitor", "enforce"]
+
+
+class Filters(Document):
+    """Which finished episodes are kept out of the loss; a monitored match is only counted."""
+
+    gibberish: FilterMode = setting("monitor", "Rare tokens sampled at less than chance probability.")
+    gibberish_token_id: int = setting(100_000, "Token ids above this count as rare.", ge=0, level="advanced")
+    gibberish_offset: float = setting(2.0, "Fires below −ln(vocabulary) − this.", level="advanced", unit="nats")
+    repetition: FilterMode = setting("monitor", "A long streak of near-certain tokens.")
+    repetition_window: int = setting(3000, "Length of the streak.", ge=2, level="advanced", unit="tokens")
+    repetition_probability: float = setting(0.99, "Probability above which a token counts.", gt=0, lt=1, level="advanced")
+    zero_advantage: FilterMode = setting("enforce", "Every advantage of the episode is exactly 0.")
+
+
+class GrpoStage(Document):
+    """Group-relative policy optimisation: groups of episodes of one task, reward minus group mean."""
+
+    type: Literal["grpo"] = "grpo"
+    steps: int = setting(50, "Optimizer steps.", ge=1, unit="steps")
+    batch_size: int = setting(64, "Episodes per optimizer step; a multiple of the group size.", ge=1)
+    group_size: int = setting(8, "Episodes per task; at least 2, or every advantage is 0.", ge=2)
+    max_staleness: int = setting(0, "Policy versions an episode may lag behind; 0 is strictly on-policy.", ge=0, level="advanced")
+    advantage: Literal["mean", "mean_std"] = setting("mean", "Reward minus group mean, optionally divided by the group's standard deviation.")
+    aggregation: Literal["token", "sequence"] = setting("token", "Average over all loss tokens, or over sequences of token means.")
+    ungraded_in_baseline: Literal["exclude", "zero"] = setting("exclude", "How a missing reward enters the group baseline.", level="advanced")
+    train_truncated: bool = setting(True, "Whether episodes cut at the response cap are trained on.", level="advanced")
+    reward_control: Literal["none", "shuffled"] = setting("none", "Shuffled permutes rewards within the batch: a control that must not learn.", level="advanced")
+    loss: Loss = setting(ClippedLoss(), "What is minimised.")
+    reference_kl: ReferencePenalty = setting(NoReferenceKl(), "Optional penalty against the stage's first weights.")
+    filters: Filters = setting(Filters(), "Which episodes are left out.")
+    micro_batch_tokens: int = setting(8192, "Packed tokens per forward pass; bounds memory.", ge=64, level="advanced", unit="tokens")
+    optimizer: Optimizer = setting(Optimizer(), "How the weights move.")
+
+    @field_validator("group_size")
+    @classmethod
+    def _divides_batch(cls, group_size: int, info: ValidationInfo) -> int:
+        batch = info.data.get("batch_size")
+        if batch is not None and batch % group_size:
+            near = max(group_size, batch - batch % group_size)
+            raise ValueError(f"batch_size {batch} is not a multiple of group_size {group_size}; try batch_size {near}")
+        return group_size
+
+
+Stage = Annotated[SftStage | GrpoStage, Field(discriminator="type")]
+
+
+# ---------------------------------------------------------------- around training
+class NoEvaluation(Document):
+    """Never evaluate."""
+
+    type: Literal["none"] = "none"
+
+
+class HeldOutEvaluation(Document):
+    """Evaluate on the environment's held-out split: before, during and after training."""
+
+    type: Literal["held_out"] = "held_out"
+    before_stages: bool = setting(True, "Score the model before each stage, so that gains have a beginning.")
+    every_steps: int | None = setting(None, "Also every n steps; null only at stage ends.", ge=1, unit="steps")
+    limit: int | None = setting(None, "Use only the first n held-out tasks of the seeded order.", ge=1, unit="tasks")
+    temperature: float = setting(1.0, "0 is greedy.", ge=0, le=5)
+    forced_choice: bool = setting(True, "Also score the letter with the highest log-prob.")
+
+
+Evaluation = Annotated[NoEvaluation | HeldOutEvaluation, Field(discriminator="type")]
+
+
+class Checkpoints(Document):
+    """When weights and optimizer state are written, and which are kept."""
+
+    every_steps: int | None = setting(None, "Every n steps; null only at stage ends and on stop.", ge=1, unit="steps")
+    keep_last: int = setting(2, "Newest complete ones to keep.", ge=1)
+    keep_best: bool = setting(True, "Keep the best by every tracked metric.")
+
+
+class Resources(Document):
+    """What the run asks of the cluster; all of it or nothing is granted."""
+
+    rollout_workers: int = setting(2, "Processes that generate episodes.", ge=1, le=1024)
+    worker_cpus: float = setting(0.5, "Processor share of each rollout worker.", gt=0, le=1024)
+    learner_cpus: float = setting(0.8, "Processor share of the learner.", gt=0, le=1024)
+    driver_cpus: float = setting(0.2, "Processor share of the driver.", gt=0, le=64, level="advanced")
+    gpus: int = setting(0, "GPUs for the whole run.", ge=0, le=4096)
+    worker_threads: int = setting(1, "Torch threads of each rollout worker; part of what makes a run repeatable.", ge=1, le=256, level="advanced")
+    learner_threads: int = setting(2, "Torch threads of the learner.", ge=1, le=256, level="advanced")
+
+    @property
+    def cpus(self) -> float:
+        """Processor shares of the whole gang."""
+        return round(self.rollout_workers * self.worker_cpus + self.learner_cpus + self.driver_cpus, 3)
+
+
+class RunConfig(Document):
+    """One run, complete."""
+
+    schema_version: Literal[1] = setting(SCHEMA_VERSION, "Version of this document's shape.", level="advanced")
+    name: str = setting(..., "What the team calls the run.", min_length=1, max_length=120, group="Run")
+    project: str = setting("default", "Project the run belongs to.", pattern=SLUG, group="Run")
+    experiment: str | None = setting(None, "Groups runs that answer one question.", max_length=120, group="Run")
+    tags: list[str] = setting([], "Free labels.", group="Run", level="advanced")
+    preset: str | None = setting(None, "Preset the document started from, with its version.", group="Run", level="advanced")
+    seed: int = setting(0, "Seeds task order, sampling and initialisation.", ge=0, lt=2**31, group="Run")
+    model: Model = setting(Model(), "The policy that is trained.", group="Model")
+    environment: Environment = setting(QuizEnvironment(), "What the policy acts in.", group="Tasks")
+    sampling: Sampling = setting(Sampling(), "How the student generates.", group="Rollouts")
+    stages: list[Stage] = setting(..., "Methods applied one after the other.", min_length=1, max_length=16, group="Method")
+    evaluation: Evaluation = setting(HeldOutEvaluation(), "Held-out scores.", group="Evaluation")
+    checkpoints: Checkpoints = setting(Checkpoints(), "What is kept.", group="Checkpoints")
+    resources: Resources = setting(Resources(), "What the run asks of the cluster.", group="Resources")
+    priority: int = setting(0, "Higher starts first.", ge=-1000, le=1000, group="Resources")
+    max_attempts: int = setting(3, "Attempts before a lost run stays lost.", ge=1, le=100, group="Resources", level="advanced")
+
+    @field_validator("sampling")
+    @classmethod
+    def _fits_context(cls, sampling: Sampling, info: ValidationInfo) -> Sampling:
+        model = info.data.get("model")
+        if model and sampling.max_new_tokens >= model.max_length:
+            raise ValueError(
+                f"max_new_tokens {sampling.max_new_tokens} leaves no room for a prompt in model.max_length {model.max_length}; lower it"
+            )
+        return sampling
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps over all stages."""
+        return sum(stage.steps for stage in self.stages)

@@ -1,0 +1,186 @@
+"""The metrics dictionary: every metric's name, formula, unit, population, good direction and alert rule.
+
+Help texts, health tiles, alert rules and the documentation page read this module. Canonical spelling follows
+verl where a name exists there; other spellings are aliases for import. `{reason}` and `{split}` are holes
+filled by `Termination` names and bank domains.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+Direction = Literal["up", "down", "none"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An alert over one series.
+
+    above/below: the last `for_steps` values all lie beyond `limit`.
+    ratio_above/ratio_below: they lie beyond `limit` times the median of the `window` steps before them.
+    non_finite: any value is NaN or infinite.
+    """
+
+    kind: Literal["above", "below", "ratio_above", "ratio_below", "non_finite"]
+    limit: float = 0.0
+    for_steps: int = 3
+    window: int = 20
+    severity: Literal["warning", "critical"] = "warning"
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One entry. `population` names what a mean is taken over; `group` is the dashboard section."""
+
+    name: str
+    title: str
+    formula: str
+    unit: str = ""
+    population: str = ""
+    good: Direction = "none"
+    group: str = "training"
+    rules: tuple[Rule, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+_NON_FINITE = Rule("non_finite", for_steps=1, severity="critical", advice="Lower the learning rate or clip harder; resume from the last checkpoint.")
+
+METRICS: tuple[Metric, ...] = (
+    # -- reward
+    Metric("critic/score/mean", "Reward, graded", "mean of rewards", "", "graded episodes", "up", "reward", (_NON_FINITE,), ("reward/mean", "reward")),
+    Metric("critic/score/max", "Reward, best", "max of rewards", "", "graded episodes", "up", "reward"),
+    Metric("critic/score/min", "Reward, worst", "min of rewards", "", "graded episodes", "up", "reward"),
+    Metric("critic/score/n", "Graded episodes", "count of non-null rewards", "episodes", "batch", "none", "reward"),
+    Metric("reward/all/mean", "Reward over all, missing counted apart", "sum of rewards / graded; missing fraction is beside it", "", "all episodes that have a reward", "up", "reward"),
+    Metric("termination/finished/score_mean", "Reward, finished", "mean reward of finished episodes", "", "finished and graded episodes", "up", "reward", aliases=("finished/score_mean",)),
+    Metric("reward/missing_fraction", "Reward missing", "episodes without a reward / episodes", "", "all episodes", "down", "reward",
+           (Rule("above", 0.05, advice="Open the episodes without a reward; their reason names the verifier or the environment."),)),
+    Metric("critic/advantages/mean", "Advantage, mean", "mean over loss tokens", "", "loss tokens", "none", "reward"),
+    Metric("critic/advantages/max", "Advantage, max", "max over loss tokens", "", "loss tokens", "none", "reward"),
+    Metric("critic/advantages/min", "Advantage, min", "min over loss tokens", "", "loss tokens", "none", "reward"),
+    Metric("group/zero_variance_fraction", "Groups without signal", "groups whose graded rewards have population std < 1e-6 / groups with > 1 graded", "", "groups", "down", "reward",
+           (Rule("above", 0.8, for_steps=10, advice="Tasks are all solved or all failed; change the task mix or the group size."),), ("group/zero_signal_frac", "frac_reward_zero_std")),
+    Metric("group/count", "Groups", "groups in the batch", "groups", "batch", "none", "reward"),
+    # -- lengths
+    Metric("response_length/mean", "Response length, mean", "mean of response tokens", "tokens", "all episodes", "none", "length", aliases=("completions/mean_length",)),
+    Metric("response_length/p90", "Response length, p90", "90th percentile of response tokens", "tokens", "all episodes", "none", "length"),
+    Metric("response_length/max", "Response length, max", "max of response tokens", "tokens", "all episodes", "none", "length"),
+    Metric("response_length/min", "Response length, min", "min of response tokens", "tokens", "all episodes", "none", "length"),
+    Metric("response_length/clip_ratio", "At the response cap", "episodes whose response reached max_new_tokens / episodes", "", "all episodes", "down", "length",
+           (Rule("above", 0.2, advice="Responses hit the cap: raise max_new_tokens or shorten the task."),), ("truncated_frac",)),
+    Metric("prompt_length/mean", "Prompt length, mean", "mean of prompt tokens", "tokens", "all episodes", "none", "length"),
+    Metric("num_turns/mean", "Turns, mean", "mean of student turns", "turns", "all episodes", "none", "length"),
+    # -- policy
+    Metric("actor/entropy", "Entropy", "mean token entropy of the learner's policy", "nats", "loss tokens", "none", "policy",
+           (Rule("ratio_below", 0.2, advice="Entropy collapsed: lower the learning rate or widen the upper clip."), Rule("ratio_above", 2.0, advice="Entropy doubled: the policy is drifting to noise.")), ("entropy",)),
+    Metric("actor/pg_loss", "Policy loss", "the stage's loss before penalties", "", "loss tokens", "none", "policy", (_NON_FINITE,), ("loss/policy",)),
+    Metric("actor/pg_clipfrac", "Clipped or masked", "loss tokens whose gradient the clip or mask removed / loss tokens", "", "loss tokens", "down", "policy", aliases=("clip_frac",)),
+    Metric("actor/pg_clipfrac_lower", "Dual-clipped", "loss tokens bounded by the dual clip / loss tokens", "", "loss tokens", "down", "policy"),
+    Metric("actor/ppo_kl", "KL, old to new", "mean(old log-prob − new log-prob)", "nats", "loss tokens", "none", "policy"),
+    Metric("actor/ref_kl", "KL to reference", "mean k3 of policy against the stage's first weights", "nats", "loss tokens", "down", "policy", aliases=("kl/ref",)),
+    Metric("actor/grad_norm", "Gradient norm", "global norm before clipping", "", "batch", "none", "policy",
+           (_NON_FINITE, Rule("ratio_above", 10.0, for_steps=1, advice="One batch moved the weights far; look at its episodes.")), ("grad_norm",)),
+    Metric("actor/lr", "Learning rate", "schedule value", "", "batch", "none", "policy", aliases=("lr",)),
+    Metric("actor/skipped_steps", "Skipped steps", "optimizer steps skipped for a non-finite gradient", "steps", "batch", "down", "policy"),
+    Metric("sft/loss", "Warm-start loss", "mean cross-entropy", "nats", "demonstration tokens", "down", "policy", (_NON_FINITE,)),
+    Metric("sft/tokens", "Warm-start tokens", "trained tokens in the batch", "tokens", "batch", "none", "policy"),
+    # -- sampler against learner
+    Metric("rollout_corr/kl", "Train–inference KL", "mean(sampler log-prob − learner log-prob)", "nats", "loss tokens", "none", "mismatch",
+           (Rule("above", 0.1, severity="critical", advice="Sampler and learner disagree: check weight sync and precision."),)),
+    Metric("rollout_corr/k3_kl", "Train–inference KL, k3", "mean(exp(d) − d − 1), d = learner − sampler log-prob", "nats", "loss tokens", "down", "mismatch",
+           (Rule("ratio_above", 3.0, for_steps=5, advice="The mismatch is growing; check weight sync."),), ("mismatch_kl/all/mean", "kl/sampler")),
+    Metric("rollout_corr/rollout_is_mean", "Importance weight, mean", "mean of min(exp(d), 2)", "", "loss tokens", "none", "mismatch", aliases=("ratio/mean",)),
+    Metric("rollout_corr/rollout_is_max", "Importance weight, max", "max of min(exp(d), 2)", "", "loss tokens", "none", "mismatch"),
+    Metric("rollout_corr/rollout_is_min", "Importance weight, min", "min of min(exp(d), 2)", "", "loss tokens", "none", "mismatch"),
+    Metric("rollout_corr/rollout_is_std", "Importance weight, std", "std of min(exp(d), 2)", "", "loss tokens", "none", "mismatch"),
+    Metric("rollout_corr/rollout_is_eff_sample_size", "Effective sample size", "1 / mean((v / mean v)²), v = clamp(exp(d), 1/2, 2)", "", "loss tokens", "up", "mismatch",
+           (Rule("below", 0.3, for_steps=1, severity="critical", advice="Few tokens carry the update: lower the staleness bound."), Rule("ratio_below", 0.5, advice="ESS halved against its median."))),
+    Metric("rollout_corr/clamped", "Clamped log-ratios", "tokens whose |d| exceeded 20", "tokens", "loss tokens", "down", "mismatch"),
+    Metric("training/rollout_probs_diff_mean", "Probability difference, mean", "mean |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),
+    Metric("training/rollout_probs_diff_max", "Probability difference, max", "max |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),
+    Metric("staleness/mean", "Staleness, mean", "learner version − version the episode started from", "versions", "trained episodes", "down", "mismatch"),
+    Metric("staleness/max", "Staleness, max", "largest of the batch", "versions", "trained episodes", "down", "mismatch"),
+    # -- episodes
+    Metric("termination/{reason}/fraction", "Ended {reason}", "episodes with that termination / episodes", "", "all episodes", "none", "episodes"),
+    Metric("termination/{reason}/score_mean", "Reward, {reason}", "mean reward of graded episodes with that termination", "", "graded episodes of that termination", "up", "episodes"),
+    Metric("termination/trained_tokens", "Trained tokens", "sum of loss-mask tokens", "tokens", "batch", "none", "episodes"),
+    Metric("termination/masked_sample_fraction", "Masked episodes", "episodes without a loss token / episodes", "", "all episodes", "down", "episodes"),
+    Metric("verifier_error/fraction", "Verifier errors", "(verifier_error + verifier_timeout) / episodes", "", "all episodes", "down", "episodes",
+           (Rule("above", 0.05, severity="critical", advice="The verifier fails: stop and look at its output before more compute is spent."),), ("verifier_error_frac",)),
+    Metric("episode/parsed_fraction", "Answers parsed", "episodes whose answer could be read / graded episodes", "", "graded episodes", "up", "episodes"),
+    Metric("filter/{reason}/fraction", "Filter {reason}", "episodes the filter matched / episodes", "", "all episodes", "down", "episodes"),
+    Metric("episode/refilled", "Refilled episodes", "episodes replaced after a failure of policy or infrastructure", "episodes", "batch", "down", "episodes"),
+    # -- speed
+    Metric("perf/throughput", "Tokens per second", "prompt and response tokens / (step seconds × devices)", "tokens/s", "batch", "up", "speed"),
+    Metric("perf/total_num_tokens", "Tokens", "prompt and response tokens", "tokens", "batch", "none", "speed"),
+    Metric("timing_s/step", "Step time", "wall seconds of the step", "s", "batch", "down", "speed", aliases=("time/step",)),
+    Metric("timing_s/wait", "Waiting", "seconds the learner waited for work", "s", "batch", "down", "speed"),
+    Metric("timing_s/generate", "Generating", "seconds of sampling", "s", "batch", "down", "speed", aliases=("timing_s/gen", "time/rollout")),
+    Metric("timing_s/grade", "Grading", "seconds of grading", "s", "batch", "down", "speed"),
+    Metric("timing_s/learn", "Learning", "seconds of forward, backward and update", "s", "batch", "down", "speed", aliases=("timing_s/update_actor", "time/train")),
+    Metric("timing_s/sync", "Weight sync", "seconds until every sampler holds the new weights", "s", "batch", "down", "speed", aliases=("timing_s/update_weights", "time/weight_sync")),
+    Metric("timing_s/checkpoint", "Checkpoint", "seconds of writing", "s", "batch", "down", "speed", aliases=("timing_s/save_checkpoint",)),
+    Metric("timing_s/report", "Reporting", "seconds spent handing records to the emitter", "s", "batch", "down", "speed"),
+    Metric("memory/{reason}/rss", "Memory, {reason}", "resident set of the process", "bytes", "process", "down", "hardware"),
+    Metric("cpu/{reason}/percent", "Processor, {reason}", "processor time / wall time", "%", "process", "none", "hardware"),
+    # -- held out
+    Metric("val/accuracy", "Held-out accuracy", "correct generated answers / held-out tasks", "", "graded held-out tasks", "up", "held out", aliases=("eval/acc",)),
+    Metric("val/forced_choice", "Held-out forced choice", "tasks whose key has the highest log-prob / held-out tasks", "", "held-out tasks", "up", "held out"),
+    Metric("val/parsed_fraction", "Held-out answers parsed", "answers that could be read / held-out tasks", "", "held-out tasks", "up", "held out"),
+    Metric("val/accuracy/{reason}", "Held-out accuracy, {reason}", "correct / tasks of that domain", "", "graded held-out tasks of that domain", "up", "held out"),
+    Metric("val/forced_choice/{reason}", "Held-out forced choice, {reason}", "key has highest log-prob / tasks of that domain", "", "held-out tasks of that domain", "up", "held out"),
+)
+
+DASHBOARD: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Reward", ("termination/finished/score_mean", "critic/score/mean")),
+    ("Held-out", ("val/forced_choice", "val/accuracy")),
+    ("Response length", ("response_length/mean", "response_length/p90", "response_length/max")),
+    ("Train–inference KL", ("rollout_corr/kl", "rollout_corr/k3_kl")),
+    ("Entropy", ("actor/entropy",)),
+    ("Gradient norm", ("actor/grad_norm",)),
+    ("Effective sample size", ("rollout_corr/rollout_is_eff_sample_size",)),
+    ("Clipped or masked", ("actor/pg_clipfrac", "termination/masked_sample_fraction")),
+    ("Groups without signal", ("group/zero_variance_fraction",)),
+    ("Terminations", ("termination/finished/fraction", "termination/max_response_length_exceeded/fraction", "termination/parse_failed/fraction")),
+    ("Verifier errors", ("verifier_error/fraction", "reward/missing_fraction")),
+    ("Step time", ("timing_s/wait", "timing_s/generate", "timing_s/grade", "timing_s/learn", "timing_s/sync")),
+)
+
+TRACKED: tuple[str, ...] = ("termination/finished/score_mean", "critic/score/mean", "val/accuracy", "val/forced_choice")
+"""Metrics whose best checkpoint is kept."""
+
+# A run that makes no step for max(this, 5 × its median step) seconds is called stalled.
+STALL_SECONDS = 300.0
+
+
+@cache
+def _patterns() -> tuple[tuple[re.Pattern, Metric], ...]:
+    holes = (m for m in METRICS if "{reason}" in m.name)
+    return tuple((re.compile(re.escape(m.name).replace(r"\{reason\}", r"([^/]+)") + "$"), m) for m in holes)
+
+
+@cache
+def _by_name() -> dict[str, Metric]:
+    return {metric.name: metric for metric in METRICS if "{" not in metric.name}
+
+
+@cache
+def _by_alias() -> dict[str, str]:
+    return {alias: metric.name for metric in METRICS for alias in metric.aliases}
+
+
+def lookup(name: str) -> Metric | None:
+    """The entry of a metric path, with its hole filled in the title; None when the dictionary has none."""
+    if name in _by_name():
+        return _by_name()[name]
+    for pattern, metric in _patterns():
+        if found := pattern.match(name):
+            return Metric(**{**metric.__dict__, "name": name, "title": metric.title.replace("{reason}", found.group(1).replace("_", " "))})
+    return None
+
+
+def canonical_name(name: str) -> str:
+    """The dictionary's spelling of `name`; unknown names stay as they are."""
+    return _by_alias().get(name, name)

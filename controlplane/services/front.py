@@ -1,0 +1,97 @@
+"""The front process's side: it starts the warden, hands it services, and lets everything end by closing the pipe."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from controlplane.env import CHECKOUT
+from controlplane.services import processes
+from controlplane.services.house import House
+
+END_S = 60.0
+
+
+class Front:
+    """Holds the pipe to the warden. A context manager: leaving it ends every service of the house."""
+
+    def __init__(self, house: House):
+        self.house = house
+
+    def __enter__(self) -> "Front":
+        house = self.house
+        house.prepare()
+        self.lock = house.lock()
+        sweep(house)
+        # Should the warden be killed, its orphans come to us and not to init.
+        processes.become_subreaper()
+        self.warden = subprocess.Popen(
+            [sys.executable, "-m", "controlplane.services.warden", str(house.home), str(house.state_file)],
+            cwd=CHECKOUT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=open(house.log("warden"), "ab"),
+            pass_fds=[self.lock],
+            start_new_session=True,
+        )
+        return self
+
+    def start(self, service: dict) -> None:
+        self.tell({"start": service})
+
+    def remove_at_end(self, folder: Path) -> None:
+        self.tell({"remove": str(folder)})
+
+    def tell(self, command: dict) -> None:
+        self.warden.stdin.write(json.dumps(command).encode() + b"\n")
+        self.warden.stdin.flush()
+
+    def __exit__(self, *_) -> None:
+        if not self.warden.stdin.closed:
+            self.warden.stdin.close()
+        try:
+            self.warden.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.warden.kill()
+            self.warden.wait()
+        sweep(self.house)
+        os.close(self.lock)
+
+
+def read_state(house: House) -> dict | None:
+    """What the warden last wrote; None when there is no house or its warden is gone."""
+    state = last_state(house)
+    return state if state and processes.alive(processes.Process(*state["warden"])) else None
+
+
+def last_state(house: House) -> dict | None:
+    try:
+        return json.loads(house.state_file.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def leftovers(house: House) -> list[processes.Process]:
+    """Living processes of this house: those in the state file, and all that carry the house's name in their environment."""
+    state = last_state(house) or {"services": {}}
+    known = [processes.Process(s["pid"], s["started"]) for s in state["services"].values() if s["pid"]]
+    marked = [p for p in processes.every_process() if processes.environment(p.pid).get("ASSAY_HOUSE") == str(house.home)]
+    ours = {os.getpid(), *ancestors(os.getpid())}
+    return [p for p in dict.fromkeys([*known, *marked]) if p.pid not in ours and processes.alive(p)]
+
+
+def ancestors(pid: int) -> list[int]:
+    found = []
+    while pid > 1 and (fields := processes.stat_fields(pid)):
+        pid = int(fields[1])
+        found.append(pid)
+    return found
+
+
+def sweep(house: House) -> int:
+    """Ends what an earlier house left behind; returns how many processes that were."""
+    left = leftovers(house)
+    processes.end(left, grace=5.0)
+    house.state_file.unlink(missing_ok=True)
+    return len(left)

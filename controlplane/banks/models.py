@@ -1,0 +1,68 @@
+"""Task banks: named, with immutable versions identified by the digest of their content."""
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+from controlplane.querysets import TeamQuerySet
+
+
+class Bank(models.Model):
+    team = models.ForeignKey("accounts.Team", models.CASCADE, related_name="banks")
+    slug = models.CharField(max_length=80)
+    name = models.CharField(max_length=120)
+    environment = models.CharField(max_length=40)
+    created_at = models.DateTimeField(auto_now_add=True)
+    archived_at = models.DateTimeField(null=True, blank=True)
+
+    objects = TeamQuerySet.as_manager()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["team", "slug"], name="bank_slug_per_team")]
+
+    def __str__(self):
+        return self.slug
+
+
+class BankVersionQuerySet(TeamQuerySet):
+    team_path = "bank__team"
+
+
+class BankVersion(models.Model):
+    """Immutable once written. `counts` and `report` are computed at import; the file is a blob named by `blob`."""
+
+    bank = models.ForeignKey(Bank, models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    digest = models.CharField(max_length=64)
+    blob = models.CharField(max_length=64)
+    size = models.BigIntegerField()
+    counts = models.JSONField(default=dict)
+    report = models.JSONField(default=dict)
+    created_by = models.ForeignKey("accounts.User", models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = BankVersionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-number"]
+        constraints = [
+            models.UniqueConstraint(fields=["bank", "number"], name="bank_version_number"),
+            models.UniqueConstraint(fields=["bank", "digest"], name="bank_version_digest"),
+        ]
+
+    def __str__(self):
+        return f"{self.bank.slug}@{self.number}"
+
+
+class Task(models.Model):
+    version = models.ForeignKey(BankVersion, models.CASCADE, related_name="tasks")
+    key = models.CharField(max_length=200)
+    split = models.CharField(max_length=40)
+    domain = models.CharField(max_length=80, blank=True)
+    level = models.CharField(max_length=40, blank=True)
+    family = models.CharField(max_length=120, blank=True)
+    payload = models.JSONField()
+    flags = ArrayField(models.CharField(max_length=60), default=list)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["version", "key"], name="task_key_per_version")]
+        indexes = [models.Index(fields=["version", "split", "domain"], name="task_by_split")]

@@ -1,0 +1,92 @@
+"""Metric points and their rollup, wall-clock samples, log lines, and the record of each delivered batch."""
+
+from django.db import models
+
+
+class Series(models.Model):
+    """A metric name of a run."""
+
+    run = models.ForeignKey("runs.Run", models.CASCADE, related_name="series")
+    name = models.CharField(max_length=200)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "name"], name="series_name_per_run")]
+
+
+class Point(models.Model):
+    """One value at one step. Never updated: the first value of a step wins inside an attempt.
+
+    Series and attempts are referred to without constraints, because each would cost an index look-up per point.
+    """
+
+    pk = models.CompositePrimaryKey("series_id", "attempt", "step")
+    series_id = models.BigIntegerField()
+    attempt = models.SmallIntegerField()
+    step = models.BigIntegerField()
+    value = models.FloatField()
+    wall = models.FloatField()
+
+
+ROLLUP_STEPS = 100
+
+
+class Rollup(models.Model):
+    """Aggregate of one series over ROLLUP_STEPS steps of one attempt, kept in the transaction of its points.
+
+    min, max, sum and last_value are over finite values and null when there are none.
+    """
+
+    pk = models.CompositePrimaryKey("series_id", "attempt", "bucket")
+    series_id = models.BigIntegerField()
+    attempt = models.SmallIntegerField()
+    bucket = models.BigIntegerField()
+    count = models.IntegerField()
+    nan = models.IntegerField()
+    positive_infinite = models.IntegerField()
+    negative_infinite = models.IntegerField()
+    minimum = models.FloatField(null=True)
+    maximum = models.FloatField(null=True)
+    total = models.FloatField(null=True)
+    last_step = models.BigIntegerField(null=True)
+    last_value = models.FloatField(null=True)
+
+
+class WallSample(models.Model):
+    """Hardware and waiting series over Unix seconds."""
+
+    pk = models.CompositePrimaryKey("series_id", "wall")
+    series_id = models.BigIntegerField()
+    wall = models.FloatField()
+    value = models.FloatField()
+
+
+class IngestBatch(models.Model):
+    """A delivered batch: its idempotency key, the run cursor it got, and what it touched.
+
+    A reconnecting page asks for everything after its cursor; the touched ranges of the batches after it say
+    which points, episodes and log lines to read again.
+    """
+
+    run = models.ForeignKey("runs.Run", models.CASCADE, related_name="+")
+    attempt = models.SmallIntegerField()
+    emitter = models.CharField(max_length=80)
+    sequence = models.BigIntegerField()
+    seq = models.BigIntegerField()
+    touched = models.JSONField(default=dict)
+    received_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "attempt", "emitter", "sequence"], name="batch_once")]
+        indexes = [models.Index(fields=["run", "seq"], name="batch_by_cursor")]
+
+
+class LogLine(models.Model):
+    run = models.ForeignKey("runs.Run", models.CASCADE, related_name="+")
+    attempt = models.SmallIntegerField()
+    t = models.FloatField()
+    component = models.CharField(max_length=60)
+    level = models.CharField(max_length=8)
+    message = models.TextField()
+
+    class Meta:
+        indexes = [models.Index(fields=["run", "id"], name="log_order")]

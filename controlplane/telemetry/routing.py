@@ -1,0 +1,3 @@
+"""WebSocket paths."""
+
+websocket_urlpatterns: list = []

@@ -5,7 +5,19 @@ import pytest
 from controlplane.env import write_private
 from controlplane.services import postgres
 from controlplane.services.embedded import stores
+from tests import system
 from tests.plugin import FOLDER, HOUSE, PASSWORD
+
+NEEDS = {"docker": system.why_no_docker, "browser": system.why_no_chromium}
+
+
+def pytest_collection_modifyitems(items):
+    """A test whose machine lacks something is skipped with the reason, never passed."""
+    for marker, why_not in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and (reason := why_not()):
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

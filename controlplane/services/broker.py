@@ -1,13 +1,10 @@
 """The private Redis-protocol broker: a Valkey binary from a package, on a unix socket, keeping nothing on disk."""
 
 import signal
-import time
 
 import redis
 
-from controlplane.services.house import House, HouseError
-
-STARTUP_S = 10.0
+from controlplane.services.house import House, NotReady
 
 
 def service(house: House) -> dict:
@@ -30,16 +27,10 @@ def url(house: House) -> str:
     return f"unix://{house.socket('broker.sock')}"
 
 
-def wait_ready(house: House) -> None:
-    """Waits for the first PONG; raises HouseError after STARTUP_S."""
-    deadline = time.monotonic() + STARTUP_S
-    client = redis.Redis.from_url(url(house))
-    while True:
-        try:
+def probe(house: House) -> None:
+    """Raises NotReady until the broker answers."""
+    try:
+        with redis.Redis.from_url(url(house)) as client:
             client.ping()
-            client.close()
-            return
-        except redis.RedisError as error:
-            if time.monotonic() > deadline:
-                raise HouseError(f"The broker did not answer within {STARTUP_S:.0f} s ({error}); see {house.log('broker')}") from None
-            time.sleep(0.02)
+    except redis.RedisError as error:
+        raise NotReady(str(error)) from None

@@ -20,8 +20,8 @@ def stores(house: House, *, volatile: bool = False):
     with Front(house) as front:
         front.start(postgres.service(house, volatile=volatile))
         front.start(broker.service(house))
-        postgres.wait_ready(house)
-        broker.wait_ready(house)
+        front.wait_for("postgres", lambda: postgres.probe(house), seconds=30)
+        front.wait_for("broker", lambda: broker.probe(house), seconds=10)
         yield front
 
 

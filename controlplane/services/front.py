@@ -4,13 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import time
+import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from controlplane.env import CHECKOUT
 from controlplane.services import processes
-from controlplane.services.house import House
+from controlplane.services.house import House, HouseError, NotReady
 
 END_S = 60.0
+GIVE_UP_AFTER_RESTARTS = 3
+# Loopback is never reached through a proxy, whatever http_proxy says.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Front:
@@ -40,23 +46,53 @@ class Front:
     def start(self, service: dict) -> None:
         self.tell({"start": service})
 
+    def wait_for(self, name: str, probe, seconds: float) -> None:
+        """Calls `probe` until it stops raising NotReady; raises HouseError when time is up or the service keeps ending."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return probe()
+            except NotReady as error:
+                reason = error
+            service = (read_state(self.house) or {"services": {}})["services"].get(name, {"restarts": 0})
+            if service["restarts"] >= GIVE_UP_AFTER_RESTARTS or time.monotonic() > deadline:
+                raise HouseError(f"{name} does not answer: {reason}\n{tail(self.house.log(name))}")
+            time.sleep(0.05)
+
     def remove_at_end(self, folder: Path) -> None:
         self.tell({"remove": str(folder)})
 
     def tell(self, command: dict) -> None:
-        self.warden.stdin.write(json.dumps(command).encode() + b"\n")
-        self.warden.stdin.flush()
+        os.write(self.warden.stdin.fileno(), json.dumps(command).encode() + b"\n")
 
     def __exit__(self, *_) -> None:
-        if not self.warden.stdin.closed:
-            self.warden.stdin.close()
+        self.warden.stdin.close()
         try:
             self.warden.wait(END_S)
         except subprocess.TimeoutExpired:
             self.warden.kill()
             self.warden.wait()
         sweep(self.house)
+        processes.reap_children()
         os.close(self.lock)
+
+
+def http_probe(url: str):
+    """A probe that is content with a 2xx answer to GET `url`."""
+
+    def probe() -> None:
+        try:
+            with DIRECT.open(url, timeout=5):
+                return
+        except (OSError, HTTPException) as error:
+            raise NotReady(f"{url}: {error}") from None
+
+    return probe
+
+
+def tail(log: Path, lines: int = 12) -> str:
+    text = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join([f"  last lines of {log}:", *(f"  | {line}" for line in text[-lines:])])
 
 
 def read_state(house: House) -> dict | None:

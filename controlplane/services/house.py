@@ -25,6 +25,10 @@ class HouseError(RuntimeError):
     """Something the person at the terminal can mend; the text says what and how."""
 
 
+class NotReady(RuntimeError):
+    """A service that does not answer yet, and why."""
+
+
 @dataclass(frozen=True)
 class House:
     home: Path

@@ -5,7 +5,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
@@ -13,10 +12,9 @@ from urllib.parse import quote
 import psycopg
 
 from controlplane.env import write_private
-from controlplane.services.house import House, HouseError, private_folder, reachable_by_others, service_user
+from controlplane.services.house import House, HouseError, NotReady, private_folder, reachable_by_others, service_user
 
 ROLE = DATABASE = "assay"
-STARTUP_S = 30.0
 # For throw-away clusters: a crash may lose everything, and nothing is lost.
 VOLATILE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 
@@ -107,16 +105,11 @@ def url(house: House, database: str = DATABASE) -> str:
     return f"postgresql://{ROLE}:{quote(password)}@/{database}?host={quote(str(house.runtime / 'pg'), safe='')}"
 
 
-def wait_ready(house: House, seconds: float = STARTUP_S) -> None:
-    """Waits for the server and makes the database; raises HouseError with the reason after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            with psycopg.connect(url(house, "postgres"), autocommit=True, connect_timeout=5) as connection:
-                if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
-                    connection.execute(f"CREATE DATABASE {DATABASE}")
-                return
-        except psycopg.OperationalError as error:
-            if time.monotonic() > deadline:
-                raise HouseError(f"Postgres did not answer within {seconds:.0f} s ({error}); see {house.log('postgres')}") from None
-            time.sleep(0.05)
+def probe(house: House) -> None:
+    """Logs in and makes the database when absent; raises NotReady while the server starts."""
+    try:
+        with psycopg.connect(url(house, "postgres"), autocommit=True, connect_timeout=5) as connection:
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+                connection.execute(f"CREATE DATABASE {DATABASE}")
+    except psycopg.OperationalError as error:
+        raise NotReady(str(error)) from None

@@ -106,6 +106,19 @@ def wait_until_gone(processes: list[Process], seconds: float) -> list[Process]:
         time.sleep(0.02)
 
 
+def reap_children() -> list[tuple[int, int]]:
+    """Collects every child that ended: (pid, exit code as os.waitstatus_to_exitcode gives it)."""
+    ended = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, os.waitstatus_to_exitcode(status)))
+
+
 def end(processes: list[Process], grace: float) -> None:
     """TERM, then KILL for those that stay."""
     for process in processes:
@@ -113,3 +126,12 @@ def end(processes: list[Process], grace: float) -> None:
     for process in wait_until_gone(processes, grace):
         send(process, signal.SIGKILL)
     wait_until_gone(processes, 5.0)
+
+
+def pss_bytes(pid: int) -> int:
+    """Proportional set size: shared pages counted once over all who share them. 0 where we may not read it."""
+    try:
+        text = (PROC / str(pid) / "smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:")), 0)

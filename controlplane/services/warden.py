@@ -112,6 +112,7 @@ class Warden:
         self.state_file = state_file
         self.services: dict[str, Service] = {}
         self.remove: list[str] = []
+        self.front = processes.identify(os.getppid())
         self.stopping = False
         self.unread = b""
 
@@ -160,15 +161,9 @@ class Warden:
     def reap(self) -> None:
         """Collects ended children, ours and adopted ones."""
         by_pid = {service.popen.pid: service for service in self.services.values() if service.popen}
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, exit_code in processes.reap_children():
             if pid in by_pid:
-                by_pid[pid].ended(os.waitstatus_to_exitcode(status))
+                by_pid[pid].ended(exit_code)
                 self.write_state()
 
     def start_due(self) -> None:
@@ -186,6 +181,7 @@ class Warden:
         for service in reversed(self.services.values()):
             service.stop()
         processes.end(processes.descendants(os.getpid()), STRAY_GRACE_S)
+        processes.reap_children()
         self.state_file.unlink(missing_ok=True)
         for folder in self.remove:
             shutil.rmtree(folder, ignore_errors=True)
@@ -194,7 +190,7 @@ class Warden:
         state = {
             "house": self.house,
             "warden": processes.identify(os.getpid()),
-            "front": processes.identify(os.getppid()),
+            "front": self.front,
             "phase": "stopping" if self.stopping else "running",
             "services": {service.name: service.report() for service in self.services.values()},
         }

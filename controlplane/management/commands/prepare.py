@@ -1,0 +1,39 @@
+"""Brings database and static files up to date and prints a login link: all that stands between running services and serving."""
+
+import hashlib
+import sys
+
+from django.conf import settings
+from django.contrib.staticfiles.finders import get_finders
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+
+
+class Command(BaseCommand):
+    help = "Migrate, collect static files when they changed, and (embedded mode) make the first team and print one login link."
+
+    def handle(self, *args, **options):
+        call_command("migrate", interactive=False, stdout=sys.stderr)
+        collect_static()
+        if settings.ASSAY_MODE == "embedded":
+            from controlplane.accounts.services import create_login_link, ensure_embedded_owner
+
+            self.stdout.write(create_login_link(ensure_embedded_owner()))
+
+
+def collect_static() -> None:
+    """Runs collectstatic unless the sources are those of last time: compressing them takes seconds."""
+    stamp = settings.STATIC_ROOT / ".sources"
+    sources = source_fingerprint()
+    if stamp.exists() and stamp.read_text() == sources:
+        return
+    call_command("collectstatic", interactive=False, clear=True, verbosity=0)
+    stamp.write_text(sources)
+
+
+def source_fingerprint() -> str:
+    digest = hashlib.sha256(settings.STORAGES["staticfiles"]["BACKEND"].encode())
+    for finder in get_finders():
+        for path, storage in finder.list([]):
+            digest.update(f"{path} {storage.size(path)} {storage.get_modified_time(path).timestamp()}\n".encode())
+    return digest.hexdigest()

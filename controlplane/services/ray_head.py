@@ -1,0 +1,48 @@
+"""The local Ray: one head in the foreground, on loopback, with its dashboard because the Jobs REST API lives there."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+
+from controlplane.env import CHECKOUT
+from controlplane.services.house import House
+from controlplane.services.ports import LOOPBACK, free_ports
+
+OBJECT_STORE_BYTES = 2**30
+NODE_NAME = "local"
+PORT_OPTIONS = (
+    *("port", "dashboard-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port"),
+    *("object-manager-port", "node-manager-port", "metrics-export-port", "ray-client-server-port"),
+)
+LONGEST_SESSION = "session_2026-01-01_00-00-00_000000_4194304"
+
+
+def service(house: House, environment: dict[str, str]) -> tuple[dict, str]:
+    """The warden's description of the head, and the base URL of its Jobs REST API.
+
+    `environment` is what jobs inherit: it must carry no secret of the control plane. Jobs run from the checkout and import it.
+    """
+    house.socket("ray", LONGEST_SESSION, "sockets", "plasma_store")
+    sessions = house.runtime / "ray"
+    shutil.rmtree(sessions, ignore_errors=True)
+    ports = dict(zip(PORT_OPTIONS, free_ports(len(PORT_OPTIONS)), strict=True))
+    argv = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        *(f"--node-ip-address={LOOPBACK}", f"--dashboard-host={LOOPBACK}", f"--node-name={NODE_NAME}"),
+        *(f"--{option}={port}" for option, port in ports.items()),
+        *("--min-worker-port=0", "--max-worker-port=0"),
+        *(f"--temp-dir={sessions}", f"--object-store-memory={OBJECT_STORE_BYTES}", f"--num-cpus={os.cpu_count()}"),
+        f"--resources={json.dumps({f'assay_node:{NODE_NAME}': 1})}",
+    ]
+    described = {
+        "name": "ray",
+        "argv": argv,
+        "env": {**environment, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(CHECKOUT)},
+        "cwd": str(CHECKOUT),
+        "log": str(house.log("ray")),
+        "stop_signal": int(signal.SIGTERM),
+        "grace": 15.0,
+    }
+    return described, f"http://{LOOPBACK}:{ports['dashboard-port']}"

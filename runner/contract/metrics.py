@@ -53,7 +53,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("critic/score/max", "Reward, best", "max of rewards", "", "graded episodes", "up", "reward"),
     Metric("critic/score/min", "Reward, worst", "min of rewards", "", "graded episodes", "up", "reward"),
     Metric("critic/score/n", "Graded episodes", "count of non-null rewards", "episodes", "batch", "none", "reward"),
-    Metric("reward/all/mean", "Reward over all, missing counted apart", "sum of rewards / graded; missing fraction is beside it", "", "all episodes that have a reward", "up", "reward"),
+    Metric("reward/trained/mean", "Reward, trained", "mean reward of the episodes that entered the loss", "", "trained episodes", "up", "reward"),
     Metric("termination/finished/score_mean", "Reward, finished", "mean reward of finished episodes", "", "finished and graded episodes", "up", "reward", aliases=("finished/score_mean",)),
     Metric("reward/missing_fraction", "Reward missing", "episodes without a reward / episodes", "", "all episodes", "down", "reward",
            (Rule("above", 0.05, advice="Open the episodes without a reward; their reason names the verifier or the environment."),)),

@@ -2,14 +2,18 @@
 
 import json
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from runner.contract.run_config import RunConfig
+from runner.contract.run_config import SCHEMA_VERSION, RunConfig
 
 FORMATS = ("json", "toml", "yaml")
+
+# One function a step: UPCASTERS[n] turns a document of schema n into one of n + 1, so that old rows stay readable.
+UPCASTERS: dict[int, Callable[[dict], dict]] = {}
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,18 @@ def _refuse_constant(name: str):
     raise ValueError(f"{name} is not a finite number")
 
 
+def upcast(document: dict) -> dict:
+    """Bring a document of an older schema to the current one; a document without a version is current."""
+    version = document.get("schema_version", SCHEMA_VERSION)
+    while version in UPCASTERS:
+        document = UPCASTERS[version](document)
+        version = document["schema_version"]
+    return document
+
+
 def parse(document: dict) -> RunConfig:
     """Validate `document` strictly. Raises InvalidDocument naming each field, its value and what is wrong."""
+    document = upcast(document)
     try:
         return RunConfig.model_validate(document)
     except ValidationError as error:
@@ -71,11 +85,20 @@ def parse(document: dict) -> RunConfig:
 
 
 def _field_error(item: dict, document: dict) -> FieldError:
-    message = item["msg"].removeprefix("Value error, ")
+    context = item.get("ctx") or {}
+    path = strip_union_tags(item["loc"], document) + list(context.get("at", ()))
+    value = context["value"] if "at" in context else item.get("input")
+    return FieldError(pointer(path), _message(item, context), value if _is_scalar(value) else None)
+
+
+def _message(item: dict, context: dict) -> str:
     if item["type"] == "extra_forbidden":
-        message = "unknown key; remove it or correct its spelling"
-    value = item.get("input")
-    return FieldError(pointer(strip_union_tags(item["loc"], document)), message, value if _is_scalar(value) else None)
+        return "unknown key; remove it or correct its spelling"
+    if item["type"] == "union_tag_not_found":
+        return "needs a `type` that says which variant it is"
+    if item["type"] == "union_tag_invalid":
+        return f"type {context['tag']!r} is none of {context['expected_tags']}"
+    return item["msg"].removeprefix("Value error, ")
 
 
 def _is_scalar(value: Any) -> bool:
@@ -84,13 +107,14 @@ def _is_scalar(value: Any) -> bool:
 
 def strip_union_tags(location: tuple, document: Any) -> list:
     """Drop the discriminator tags that pydantic inserts, so that the path exists in the document."""
-    path, node = [], document
+    path, node, entered = [], document, True
     for part in location:
-        is_tag = isinstance(part, str) and isinstance(node, dict) and part not in node and node.get("type") == part
-        if is_tag:
+        # Every table with a `type` is a union, so the first part below it is its tag, even where a field has the same name.
+        if entered and isinstance(node, dict) and part == node.get("type"):
+            entered = False
             continue
         path.append(part)
-        node = _child(node, part)
+        node, entered = _child(node, part), True
     return path
 
 

@@ -9,6 +9,7 @@ variant; an absent key means its default. Presentation hints for the form travel
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from runner.contract.canonical import Document
 
@@ -311,9 +312,8 @@ class RunConfig(Document):
     def _fits_context(cls, sampling: Sampling, info: ValidationInfo) -> Sampling:
         model = info.data.get("model")
         if model and sampling.max_new_tokens >= model.max_length:
-            raise ValueError(
-                f"max_new_tokens {sampling.max_new_tokens} leaves no room for a prompt in model.max_length {model.max_length}; lower it"
-            )
+            message = f"{sampling.max_new_tokens} leaves no room for a prompt in model.max_length {model.max_length}; lower it"
+            raise PydanticCustomError("cross_field", "{message}", {"message": message, "at": ["max_new_tokens"], "value": sampling.max_new_tokens})
         return sampling
 
     @property

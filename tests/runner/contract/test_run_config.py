@@ -1,0 +1,102 @@
+"""The run document: strict, canonical, and precise about what is wrong."""
+
+import pytest
+
+from runner.contract.canonical import canonical_bytes, digest
+from runner.contract.parse import InvalidDocument, load_text, parse
+from runner.contract.run_config import RunConfig
+
+MINIMAL = {"name": "first", "stages": [{"type": "sft"}, {"type": "grpo"}]}
+
+YAML = """
+name: first
+stages:
+  - {type: sft}
+  - type: grpo
+"""
+TOML = """
+name = "first"
+[[stages]]
+type = "sft"
+[[stages]]
+type = "grpo"
+"""
+JSON = '{"stages":[{"type":"sft"},{"type":"grpo"}],"name":"first"}'
+
+
+def refused(document: dict) -> dict[str, str]:
+    with pytest.raises(InvalidDocument) as caught:
+        parse(document)
+    return {error.pointer: error.message for error in caught.value.errors}
+
+
+@pytest.mark.parametrize(("text", "format"), [(YAML, "yaml"), (TOML, "toml"), (JSON, "json")])
+def test_each_door_gives_the_same_bytes(text, format):
+    assert canonical_bytes(parse(load_text(text, format))) == canonical_bytes(parse(MINIMAL))
+
+
+def test_defaults_are_materialised_and_nulls_explicit():
+    text = canonical_bytes(parse(MINIMAL)).decode()
+    assert '"experiment":null' in text and '"group_size":8' in text
+
+
+def test_whole_numbers_and_floats_of_one_value_are_the_same_document():
+    a = parse({**MINIMAL, "sampling": {"temperature": 1}})
+    b = parse({**MINIMAL, "sampling": {"temperature": 1.0}})
+    assert digest(canonical_bytes(a)) == digest(canonical_bytes(b))
+
+
+def test_the_canonical_form_parses_back_to_itself():
+    once = canonical_bytes(parse(MINIMAL))
+    assert canonical_bytes(parse(load_text(once.decode(), "json"))) == once
+
+
+def test_yaml_no_is_a_word():
+    assert load_text("name: no\n", "yaml") == {"name": "no"}
+
+
+@pytest.mark.parametrize(("text", "format"), [("{", "json"), ("a = ", "toml"), ("a: [", "yaml"), ("[1]", "json"), ('{"a": NaN}', "json")])
+def test_unreadable_text_is_refused(text, format):
+    with pytest.raises(InvalidDocument):
+        load_text(text, format)
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "words"),
+    [
+        ({"colour": "red"}, "/colour", "unknown key"),
+        ({"seed": "7"}, "/seed", "integer"),
+        ({"seed": True}, "/seed", "integer"),
+        ({"stages": []}, "/stages", "at least 1"),
+        ({"stages": [{"type": "grpo", "batch_size": 64, "group_size": 7}]}, "/stages/0/group_size", "try batch_size 63"),
+        ({"stages": [{"type": "ppo"}]}, "/stages/0", "'grpo'"),
+        ({"stages": [{}]}, "/stages/0", "type"),
+        ({"stages": [{"type": "grpo", "loss": {"type": "masked", "mask_low": 2.0}}]}, "/stages/0/loss/mask_low", "less than"),
+        ({"model": {"source": {"type": "path", "path": "models/x"}}}, "/model/source/path", "absolute"),
+        ({"model": {"max_length": 64}, "sampling": {"max_new_tokens": 64}}, "/sampling/max_new_tokens", "no room"),
+        ({"sampling": {"temperature": float("nan")}}, "/sampling/temperature", ""),
+        ({"schema_version": 9}, "/schema_version", "1"),
+        ({"project": "No Slug"}, "/project", "pattern"),
+    ],
+)
+def test_bad_input_names_the_field(change, pointer, words):
+    errors = refused({**MINIMAL, **change})
+    assert pointer in errors, errors
+    assert words in errors[pointer]
+
+
+def test_every_error_is_reported_at_once():
+    assert len(refused({"stages": [{"type": "sft", "steps": 0}], "seed": -1})) == 3
+
+
+def test_schema_says_help_and_level_of_every_field():
+    schema = RunConfig.model_json_schema()
+    for name, model in [("RunConfig", schema), *schema["$defs"].items()]:
+        for field, shape in model["properties"].items():
+            if field != "type":
+                help = shape.get("description") or schema["$defs"][shape["$ref"].split("/")[-1]]["description"]
+                assert help and shape.get("level"), f"{name}.{field}"
+
+
+def test_a_resource_gang_adds_up():
+    assert parse({**MINIMAL, "resources": {"rollout_workers": 3, "worker_cpus": 0.5, "learner_cpus": 1.0, "driver_cpus": 0.1}}).resources.cpus == 2.6

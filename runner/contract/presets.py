@@ -1,0 +1,142 @@
+"""Presets: named partial documents, each saying where its values come from."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from runner.contract.run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A starting point for a run. `sources` maps JSON pointers to the origin of the value there."""
+
+    name: str
+    version: int
+    title: str
+    summary: str
+    document: dict
+    sources: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Name and version, as recorded in the run document."""
+        return f"{self.name}@{self.version}"
+
+    def start(self) -> dict:
+        """A fresh document that names the preset it started from."""
+        return {**deepcopy(self.document), "preset": self.label}
+
+
+_SAMPLE = {
+    "name": "Sample: warm start, then GRPO on the quiz",
+    "experiment": "sample",
+    "model": {"source": {"type": "builtin", "name": "assay-tiny"}, "max_length": 128},
+    "environment": {"type": "quiz"},
+    "sampling": {"max_new_tokens": 4},
+    "stages": [
+        {"type": "sft", "steps": 100, "batch_size": 64, "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 10}},
+        {"type": "grpo", "steps": 60, "batch_size": 256, "group_size": 8, "optimizer": {"learning_rate": 1e-3}},
+    ],
+    "evaluation": {"type": "held_out"},
+}
+
+
+def _shuffled(document: dict) -> dict:
+    control = deepcopy(document)
+    control["name"] = "Control: the sample run with shuffled rewards"
+    control["stages"][1]["reward_control"] = "shuffled"
+    return control
+
+
+_ALL = (
+    Preset(
+        "sample",
+        1,
+        "Sample run",
+        "Teaches a few-million-weight model the quiz's facts as statements and the answer format, then improves it by GRPO. Minutes on two cores.",
+        _SAMPLE,
+        {"/stages/0": "measured on two cores", "/stages/1": "measured on two cores"},
+    ),
+    Preset(
+        "sample-shuffled",
+        1,
+        "Sample run, shuffled control",
+        "The sample run with rewards permuted within each batch: what looks like learning here is not.",
+        _shuffled(_SAMPLE),
+        {"/stages/1/reward_control": "a control; must gain nothing"},
+    ),
+    Preset(
+        "sciknoweval-smollm2",
+        1,
+        "SciKnowEval with SmolLM2 on a processor",
+        "A few real GRPO steps of a 135 M model on imported SciKnowEval questions, small enough to watch, stop and resume on two cores.",
+        {
+            "name": "SciKnowEval, SmolLM2-135M",
+            "experiment": "sciknoweval",
+            "model": {"source": {"type": "builtin", "name": "smollm2-135m-instruct"}, "dtype": "float32", "max_length": 768},
+            "environment": {"type": "sciknoweval"},
+            "sampling": {"max_new_tokens": 16},
+            "stages": [
+                {"type": "grpo", "steps": 4, "batch_size": 16, "group_size": 4, "micro_batch_tokens": 2048, "optimizer": {"learning_rate": 5e-6}}
+            ],
+            "evaluation": {"type": "held_out", "limit": 40},
+            "checkpoints": {"every_steps": 1, "keep_last": 2},
+        },
+        {"/stages/0": "sized for two cores", "/model/dtype": "float32 so that sampler and learner agree exactly"},
+    ),
+    Preset(
+        "sciknoweval-qwen3-8b",
+        1,
+        "SciKnowEval with Qwen3-8B, as published",
+        "Asynchronous GRPO in the manner of prime-rl: step 1 reward 0.344, step 30 0.703; held-out 53.0 % to 74.25 %.",
+        {
+            "name": "SciKnowEval, Qwen3-8B",
+            "experiment": "sciknoweval",
+            "model": {"source": {"type": "hub", "repo_id": "Qwen/Qwen3-8B"}, "dtype": "bfloat16", "max_length": 4096},
+            "environment": {"type": "sciknoweval"},
+            "sampling": {"temperature": 1.0, "max_new_tokens": 256},
+            "stages": [
+                {
+                    "type": "grpo",
+                    "steps": 30,
+                    "batch_size": 128,
+                    "group_size": 16,
+                    "max_staleness": 8,
+                    "advantage": "mean",
+                    "loss": {"type": "masked", "mask_low": 0.2, "mask_high": 0.2, "advantage_tau": 1.0, "drift_tau": 1e-3},
+                    "optimizer": {"learning_rate": 5e-6, "weight_decay": 0.01},
+                }
+            ],
+            "evaluation": {"type": "held_out", "temperature": 1.0, "forced_choice": False},
+            "resources": {"rollout_workers": 6, "worker_cpus": 1.0, "learner_cpus": 2.0, "gpus": 8},
+        },
+        {
+            "/stages/0/batch_size": "published run: 128 samples a step",
+            "/stages/0/group_size": "published run: 16",
+            "/stages/0/optimizer/learning_rate": "published run: 5e-6",
+            "/stages/0/optimizer/weight_decay": "prime-rl default",
+            "/stages/0/max_staleness": "prime-rl default max_off_policy_steps",
+            "/stages/0/loss": "prime-rl defaults",
+            "/sampling/max_new_tokens": "published run: 256",
+            "/model/max_length": "published run: seq_len 4096",
+            "/resources/gpus": "published run: 2 for training, 6 for inference",
+        },
+    ),
+)
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}
+
+
+def find(name: str) -> Preset:
+    """The preset called `name`, with or without its version. Raises KeyError naming the known ones."""
+    base = name.partition("@")[0]
+    if base not in PRESETS:
+        raise KeyError(f"no preset {name!r}; known are {', '.join(PRESETS)}")
+    return PRESETS[base]
+
+
+def as_config(preset: Preset) -> RunConfig:
+    """The preset as a complete run."""
+    from runner.contract.parse import parse
+
+    return parse(preset.start())

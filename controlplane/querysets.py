@@ -14,7 +14,8 @@ class TeamQuerySet(models.QuerySet):
     team_path = "team"
 
     def for_user(self, user):
-        """Rows of the teams that `user` belongs to; none for anonymous visitors."""
+        """Rows of the teams that `user` belongs to; none for anonymous visitors, one team's for an API token."""
         if not user.is_authenticated:
             return self.none()
-        return self.filter(**{f"{self.team_path}__memberships__user": user})
+        rows = self.filter(**{f"{self.team_path}__memberships__user": user})
+        return rows if user.token is None else rows.filter(**{self.team_path: user.token.team_id})

@@ -9,7 +9,12 @@ from controlplane.querysets import TeamQuerySet
 
 
 class User(AbstractUser):
-    """A person. The theme is stored with the account so that it follows them between browsers."""
+    """A person. The theme is stored with the account so that it follows them between browsers.
+
+    `token` is the ApiToken that the current request came with, None for a session: it narrows `for_user` and roles.
+    """
+
+    token = None
 
     theme = models.CharField(max_length=8, default="system", choices=[("system", "system"), ("light", "light"), ("dark", "dark")])
 

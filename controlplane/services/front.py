@@ -128,6 +128,6 @@ def ancestors(pid: int) -> list[int]:
 def sweep(house: House) -> int:
     """Ends what an earlier house left behind; returns how many processes that were."""
     left = leftovers(house)
-    processes.end(left, grace=5.0)
+    processes.end(left, grace=2.0)
     house.state_file.unlink(missing_ok=True)
     return len(left)

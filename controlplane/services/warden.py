@@ -24,7 +24,7 @@ from controlplane.services import processes
 
 BACKOFF_S = (0.5, 1, 2, 4, 8, 15, 30)
 STABLE_AFTER_S = 60.0
-STRAY_GRACE_S = 3.0
+STRAY_GRACE_S = 2.0
 
 
 class Service:

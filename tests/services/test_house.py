@@ -1,0 +1,84 @@
+"""Folders, sockets, ports, the private Postgres and broker."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from controlplane.services import postgres
+from controlplane.services.house import SOCKET_PATH_BYTES, House, HouseError, house_at
+from controlplane.services.ports import CANDIDATES, free_ports, is_free
+from controlplane.services.ray_head import LONGEST_SESSION
+from controlplane.services.up import check_machine
+
+
+def test_sockets_stay_short_however_long_the_home():
+    house = house_at(Path("/" + "long-folder-name/" * 20))
+    assert len(os.fsencode(house.socket("ray", LONGEST_SESSION, "sockets", "plasma_store"))) <= SOCKET_PATH_BYTES
+    assert house.runtime != house_at(Path("/elsewhere")).runtime
+
+
+def test_a_socket_path_that_the_kernel_would_refuse_is_refused_with_words(tmp_path):
+    house = House(home=tmp_path, data=tmp_path, runtime=tmp_path / ("r" * 100))
+    with pytest.raises(HouseError, match="longer than 107 bytes"):
+        house.socket("broker.sock")
+
+
+def test_a_runtime_folder_planted_by_somebody_else_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    with pytest.raises(HouseError, match="remove it"):
+        House(home=tmp_path / "home", data=tmp_path / "data", runtime=tmp_path / "run").prepare()
+
+
+def test_free_ports_are_free_distinct_and_outside_rays_range():
+    found = free_ports(9)
+    assert len(set(found)) == 9 and all(port in CANDIDATES and is_free(port) for port in found)
+    assert not set(CANDIDATES) & set(range(10002, 20000))
+
+
+def test_a_taken_port_is_refused_with_the_remedy(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(HouseError, match=f"Port {port} .* is taken.*--port {port + 1}"):
+            check_machine(house_at(tmp_path), port)
+
+
+def test_too_little_disk_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr("controlplane.services.up.DISK_NEEDED_GIB", 10**9)
+    with pytest.raises(HouseError, match="are needed; free some, or set ASSAY_HOME"):
+        check_machine(house_at(tmp_path), free_ports(1)[0])
+
+
+def test_postgres_trusts_nobody(services):
+    good = postgres.url(services)
+    with psycopg.connect(good) as connection:
+        assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
+        assert connection.info.server_version >= 180000
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(good.replace(":" + good.split(":")[2].split("@")[0], ":wrong"))
+    with pytest.raises(psycopg.OperationalError, match="no password supplied"):
+        psycopg.connect(f"postgresql://assay@/assay?host={services.runtime / 'pg'}", passfile="/dev/null")
+
+
+def test_what_is_private_has_private_modes(services):
+    def mode(path):
+        return stat.S_IMODE(path.stat().st_mode)
+
+    assert mode(postgres.password_file(services)) == 0o600
+    assert mode(services.runtime / "pg") == mode(services.data / "postgres") == 0o700
+    assert mode(services.runtime / "broker.sock") == 0o700
+    assert mode(services.home) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives Postgres away to a service user")
+def test_as_root_postgres_runs_under_a_user_without_a_shell(services):
+    import pwd
+
+    owner = pwd.getpwuid((services.data / "postgres").stat().st_uid)
+    assert owner.pw_uid != 0 and owner.pw_shell.endswith("nologin")

@@ -1,0 +1,122 @@
+"""What sampling hands to learning, and what learning hands back: arrays with one value per token."""
+
+from dataclasses import dataclass, field
+from typing import Sequence
+
+import numpy as np
+
+from runner.contract.episode import Author
+from runner.contract.termination import Termination
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One finished episode as the learner sees it: a single token sequence of length T.
+
+    token_ids int32[T], author uint8[T] (`Author` codes), loss_mask bool[T] (tokens the loss may touch),
+    logprobs float32[T] (sampler's log-prob of a sampled token in nats, NaN elsewhere). `group` and `index`
+    order a step's samples; `policy_version` is the version the episode started from.
+    """
+
+    episode: str
+    task: str
+    group: int
+    index: int
+    token_ids: np.ndarray
+    author: np.ndarray
+    loss_mask: np.ndarray
+    logprobs: np.ndarray
+    reward: float | None
+    termination: Termination
+    policy_version: int
+    temperature: float = 1.0
+    parsed: bool | None = None
+    turns: int = 1
+
+    @property
+    def total_length(self) -> int:
+        """Tokens of the whole sequence."""
+        return len(self.token_ids)
+
+    @property
+    def response_length(self) -> int:
+        """Tokens the student wrote, over all turns."""
+        return int((self.author == Author.STUDENT).sum())
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first student token."""
+        written = np.flatnonzero(self.author == Author.STUDENT)
+        return int(written[0]) if len(written) else self.total_length
+
+    def sampled_columns(self) -> dict[str, np.ndarray]:
+        """Columns of the *sampled* token trace."""
+        return {"token_id": self.token_ids, "logprob": self.logprobs, "author": self.author, "mask": self.loss_mask.astype(np.uint8)}
+
+
+@dataclass
+class SampleBuilder:
+    """Grows one token sequence turn by turn; what was written is never tokenised again."""
+
+    token_ids: list[int] = field(default_factory=list)
+    _author: list[int] = field(default_factory=list)
+    _mask: list[bool] = field(default_factory=list)
+    _logprobs: list[float] = field(default_factory=list)
+
+    def append(self, token_ids: Sequence[int], author: Author, logprobs: Sequence[float] | None = None, train: bool | None = None) -> None:
+        """Add a span by one author. `train` defaults to whether the student wrote it."""
+        if logprobs is not None and len(logprobs) != len(token_ids):
+            raise ValueError(f"logprobs: {len(logprobs)} values for {len(token_ids)} tokens; pass one per token")
+        train = author is Author.STUDENT if train is None else train
+        self.token_ids.extend(int(token) for token in token_ids)
+        self._author.extend([int(author)] * len(token_ids))
+        self._mask.extend([train] * len(token_ids))
+        self._logprobs.extend([float("nan")] * len(token_ids) if logprobs is None else map(float, logprobs))
+
+    def build(self, **fields) -> Sample:
+        """The finished sample; `fields` are those of `Sample` that are not per token."""
+        return Sample(
+            token_ids=np.array(self.token_ids, np.int32),
+            author=np.array(self._author, np.uint8),
+            loss_mask=np.array(self._mask, np.bool_),
+            logprobs=np.array(self._logprobs, np.float32),
+            **fields,
+        )
+
+
+@dataclass(frozen=True)
+class TrainedSample:
+    """What learning made of a sample; arrays have the sample's length, NaN where the learner did not look.
+
+    `advantage` is the episode's (None: not in a baseline). `mask` marks tokens that entered the loss;
+    `mask_reason` says why none did. `filters` names every filter that matched, enforced or not.
+    """
+
+    episode: str
+    advantage: float | None
+    filters: list[str]
+    mask_reason: str | None
+    advantages: np.ndarray
+    mask: np.ndarray
+    learner_logprob: np.ndarray
+    entropy: np.ndarray
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens that entered the loss."""
+        return int(self.mask.sum())
+
+    @property
+    def masked(self) -> bool:
+        """Whether no token entered the loss."""
+        return self.trained_tokens == 0
+
+    def trained_columns(self) -> dict[str, np.ndarray]:
+        """Columns of the *trained* token trace."""
+        return {
+            "learner_logprob": self.learner_logprob,
+            "teacher_logprob": np.full(len(self.mask), np.nan, np.float32),
+            "advantage": self.advantages,
+            "entropy": self.entropy,
+            "mask": self.mask.astype(np.uint8),
+        }

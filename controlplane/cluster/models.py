@@ -15,6 +15,8 @@ class Node(models.Model):
     name = models.CharField(max_length=120, unique=True)
     address = models.CharField(max_length=120)
     ray_id = models.CharField(max_length=80, blank=True)
+    # The Ray resource that only this node has; a bundle that asks for a sliver of it lands here.
+    resource = models.CharField(max_length=160, blank=True)
     state = models.CharField(max_length=10, choices=NodeState.choices, default=NodeState.READY)
     cpus = models.DecimalField(max_digits=10, decimal_places=3)
     gpus = models.PositiveIntegerField(default=0)
@@ -66,9 +68,14 @@ class Reservation(models.Model):
 
 
 class ReconcilerTick(models.Model):
-    """The reconciler's last words; older than 30 s is a banner on every page."""
+    """The reconciler's last words; older than 30 s is a banner on every page.
+
+    `answering_since` is when the control plane began to answer without a gap; null while it does not. A runner's
+    silence before that moment says nothing about the runner.
+    """
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     at = models.DateTimeField()
+    answering_since = models.DateTimeField(null=True)
     seconds = models.FloatField(default=0)
     error = models.TextField(blank=True)

@@ -87,6 +87,9 @@ class Attempt(models.Model):
     last_heartbeat_at = models.DateTimeField(null=True, blank=True)
     contact_lost_at = models.DateTimeField(null=True, blank=True)
     components = models.JSONField(default=dict)
+    # Every process the attempt ever registered, {component, host, pid, started}: its grant is free when all are gone.
+    host = models.CharField(max_length=120, blank=True)
+    processes = models.JSONField(default=list)
     devices = models.JSONField(default=list)
     phase = models.CharField(max_length=40, blank=True)
     ray_status = models.CharField(max_length=20, blank=True)

@@ -16,6 +16,14 @@ PORT_OPTIONS = (
     *("port", "dashboard-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port"),
     *("object-manager-port", "node-manager-port", "metrics-export-port", "ray-client-server-port"),
 )
+SETTINGS = {
+    # Without it Ray replaces 127.0.0.1 by the machine's address and listens there. It means "one machine only", whatever its name says.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Draining waits for running jobs, and jobs end with the house anyway.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONPATH": str(CHECKOUT),
+}
 LONGEST_SESSION = "session_2026-01-01_00-00-00_000000_4194304"
 
 
@@ -39,10 +47,10 @@ def service(house: House, environment: dict[str, str]) -> tuple[dict, str]:
     described = {
         "name": "ray",
         "argv": argv,
-        "env": {**environment, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(CHECKOUT)},
+        "env": {**environment, **SETTINGS},
         "cwd": str(CHECKOUT),
         "log": str(house.log("ray")),
         "stop_signal": int(signal.SIGTERM),
-        "grace": 15.0,
+        "grace": 8.0,
     }
     return described, f"http://{LOOPBACK}:{ports['dashboard-port']}"

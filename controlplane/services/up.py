@@ -79,9 +79,11 @@ def boot(front: Front, port: int) -> tuple[str, str]:
     """Starts every service that no variable points elsewhere; returns (URL, login link)."""
     house = front.house
     url = f"http://{ports.LOOPBACK}:{port}"
-    given = {"ASSAY_URL": url, "ASSAY_HOME": str(house.home), "SECRET_KEY": embedded_secret(house.home), **os.environ}
+    given = {"ASSAY_URL": url, "ASSAY_HOME": str(house.home), "ASSAY_STORAGE": str(house.home / "storage"), **os.environ}
+    given.setdefault("SECRET_KEY", embedded_secret(house.home))
+    stores = start_stores(front)
     ray_address = start_ray(front, given)
-    environment = {**given, **start_stores(front), "RAY_ADDRESS": ray_address}
+    environment = {**given, **stores, "RAY_ADDRESS": ray_address}
     house.write_environment({key: environment[key] for key in ("ASSAY_URL", "DATABASE_URL", "REDIS_URL", "RAY_ADDRESS")})
     with step("Database and pages"):
         login = prepare(house, environment)
@@ -97,7 +99,7 @@ def boot(front: Front, port: int) -> tuple[str, str]:
 
 
 def start_ray(front: Front, environment: dict[str, str]) -> str:
-    """Starts it first and waits for it last: it takes longest and nothing here needs it earlier."""
+    """Starts it early and waits for it last: it takes longest, and nothing before the first run needs it."""
     if "RAY_ADDRESS" in os.environ:
         return os.environ["RAY_ADDRESS"]
     for_jobs = {key: value for key, value in environment.items() if key not in NOT_FOR_JOBS}

@@ -1,0 +1,97 @@
+"""The whole house, as `./assay up` starts it: Postgres, broker, web, worker, beat and a real Ray."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from controlplane.env import CHECKOUT
+from controlplane.services import processes
+from controlplane.services.front import DIRECT
+from controlplane.services.house import house_at
+from controlplane.services.ports import free_ports
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
+
+
+@pytest.fixture
+def home():
+    """A home of its own, and an environment without the addresses of this test run."""
+    path = Path(f"/tmp/assay-up-{os.getpid()}")
+    yield path
+    house = house_at(path)
+    for folder in (path, house.runtime, house.data):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def command(home, *arguments, **options):
+    unset = ("DATABASE_URL", "REDIS_URL", "RAY_ADDRESS", "SECRET_KEY", "ASSAY_URL", "ASSAY_STORAGE", "ASSAY_DEBUG", "DJANGO_SETTINGS_MODULE")
+    environment = {**{k: v for k, v in os.environ.items() if k not in unset}, "ASSAY_HOME": str(home)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "controlplane.services.commands", *arguments],
+        cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, **options,
+    )
+
+
+def start(home, port) -> tuple[subprocess.Popen, str]:
+    up = command(home, "up", "--port", str(port))
+    lines = []
+    for line in up.stdout:
+        lines.append(line)
+        if line.startswith("Ctrl-C"):
+            return up, "".join(lines)
+    raise AssertionError("".join(lines))
+
+
+def status(home) -> dict:
+    return json.loads(command(home, "status", "--json").communicate()[0])
+
+
+def post_job(address: str, script: str) -> None:
+    body = json.dumps({"entrypoint": f"{sys.executable} -c '{script}'"}).encode()
+    request = urllib.request.Request(f"{address}/api/jobs/", data=body, headers={"content-type": "application/json"})
+    DIRECT.open(request, timeout=20).close()
+
+
+def listening_addresses(pids: set[int]) -> set[str]:
+    import psutil
+
+    return {c.laddr.ip for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids}
+
+
+def test_up_serves_on_loopback_only_and_no_death_leaves_a_process(home):
+    port = free_ports(1)[0]
+    up, said = start(home, port)
+    try:
+        assert f"http://127.0.0.1:{port}/login" in said
+        assert DIRECT.open(f"http://127.0.0.1:{port}/healthz", timeout=5).status == 200
+        report = status(home)
+        assert set(report["services"]) == {"postgres", "broker", "ray", "web", "worker", "beat"}
+        assert all(service["state"] == "running" and service["pss_mib"] > 0 for service in report["services"].values())
+        assert "already up" in command(home, "up").communicate()[0]
+
+        address = next(line for line in (home / "environment").read_text().splitlines() if line.startswith("RAY_ADDRESS")).split("=")[1]
+        post_job(address, "import time; time.sleep(600)")
+        family = processes.descendants(up.pid)
+        assert listening_addresses({process.pid for process in family}) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    finally:
+        os.kill(up.pid, signal.SIGKILL)
+        up.communicate()
+    assert processes.wait_until_gone(family, seconds=30) == []
+
+    up, _ = start(home, port)
+    family = processes.descendants(up.pid)
+    warden = json.loads((home / "house.json").read_text())["warden"]
+    os.kill(up.pid, signal.SIGSTOP)
+    processes.send(processes.Process(*warden), signal.SIGKILL)
+    os.kill(up.pid, signal.SIGKILL)
+    up.communicate()
+    assert "Everything is down." in command(home, "down").communicate()[0]
+    assert [process for process in family if processes.alive(process)] == []
+    assert "Nothing was running." in command(home, "down").communicate()[0]

@@ -38,7 +38,11 @@ class Episode(models.Model):
     seed = models.BigIntegerField(null=True)
     started_at = models.DateTimeField(null=True)
 
+    # `termination` and `score` are what the five events add up to; the three columns below are what was told, so that order does not matter.
     termination = models.CharField(max_length=32, choices=choices(Termination), blank=True)
+    told_termination = models.CharField(max_length=32, choices=choices(Termination), blank=True)
+    graded_termination = models.CharField(max_length=32, choices=choices(Termination), blank=True)
+    graded_score = models.FloatField(null=True)
     policy_version_end = models.BigIntegerField(null=True)
     prompt_tokens = models.IntegerField(null=True)
     response_tokens = models.IntegerField(null=True)
@@ -46,6 +50,7 @@ class Episode(models.Model):
     seconds = models.FloatField(null=True)
     error = models.TextField(blank=True)
     sampled = models.CharField(max_length=64, blank=True)
+    token_texts = models.CharField(max_length=64, blank=True)
     finished_at = models.DateTimeField(null=True)
 
     score = models.FloatField(null=True)

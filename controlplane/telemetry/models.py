@@ -3,14 +3,22 @@
 from django.db import models
 
 
+class Axis(models.TextChoices):
+    """What a series runs over: training steps (Point), or wall seconds (WallSample)."""
+
+    STEP = "step"
+    WALL = "wall"
+
+
 class Series(models.Model):
     """A metric name of a run."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="series")
     name = models.CharField(max_length=200)
+    axis = models.CharField(max_length=4, choices=Axis.choices, default=Axis.STEP)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["run", "name"], name="series_name_per_run")]
+        constraints = [models.UniqueConstraint(fields=["run", "axis", "name"], name="series_name_per_run")]
 
 
 class Point(models.Model):
@@ -33,7 +41,7 @@ ROLLUP_STEPS = 100
 class Rollup(models.Model):
     """Aggregate of one series over ROLLUP_STEPS steps of one attempt, kept in the transaction of its points.
 
-    min, max, sum and last_value are over finite values and null when there are none.
+    minimum, maximum, total and last_value are over finite values and null when there are none; last_wall is over all values.
     """
 
     pk = models.CompositePrimaryKey("series_id", "attempt", "bucket")
@@ -49,6 +57,7 @@ class Rollup(models.Model):
     total = models.FloatField(null=True)
     last_step = models.BigIntegerField(null=True)
     last_value = models.FloatField(null=True)
+    last_wall = models.FloatField(default=0)
 
 
 class WallSample(models.Model):
@@ -64,7 +73,8 @@ class IngestBatch(models.Model):
     """A delivered batch: its idempotency key, the run cursor it got, and what it touched.
 
     A reconnecting page asks for everything after its cursor; the touched ranges of the batches after it say
-    which points, episodes and log lines to read again.
+    which points, episodes and log lines to read again. `touched` has steps [first, last], names [new series],
+    logs [first id, last id], episodes [ids], and counts [accepted, repeated, conflicting].
     """
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="+")

@@ -8,8 +8,9 @@ Episode events carry `data` as follows (absent keys mean unknown, null means kno
             policy_version, seed
   turn      index, role (system | user | assistant | tool | environment), author, text, tokens, reward
   finished  termination, policy_version, prompt_tokens, response_tokens, turns, seconds, error,
-            sampled (blob digest)
-  graded    score (number or null), reason, parsed, checks {name: score}, evidence, grader
+            sampled (blob digest), token_texts (digest of a zstd msgpack list of strings, one a token)
+  graded    score (number or null), reason, parsed, checks {name: score}, evidence, grader,
+            termination (only when grading changes it: verifier_error, verifier_timeout, parse_failed)
   trained   step, advantage, trained_tokens, masked, filters [names], trained (blob digest)
 """
 

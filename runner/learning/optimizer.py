@@ -1,0 +1,83 @@
+"""AdamW over named parameters, with float32 masters when the model is kept in lower precision."""
+
+import math
+
+import torch
+from torch.nn import Parameter
+
+from runner.contract.run_config import Optimizer as OptimizerConfig
+
+
+def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
+    """The rate of the stage's step `step`, counted from 0, of `total`.
+
+    Warm-up rises by 1/warmup_steps a step to the peak; linear and cosine then fall so that step `total` would be 0.
+    """
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
+    factor = {"constant": 1.0, "linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}[config.schedule]
+    return config.learning_rate * max(0.0, factor)
+
+
+class MasterAdamW:
+    """Clip by global norm, then AdamW. Weight decay applies to matrices, not to norms and biases.
+
+    A bfloat16 weight rounds away updates below 1/256 of its size, so such parameters have a float32 master that
+    gradients are summed into and updates applied to; the model holds its rounding.
+    """
+
+    def __init__(self, parameters: dict[str, Parameter], config: OptimizerConfig):
+        self.config = config
+        self.parameters = parameters
+        self.masters = {name: parameter if parameter.dtype is torch.float32 else Parameter(parameter.detach().float()) for name, parameter in parameters.items()}
+        matrices = [master for master in self.masters.values() if master.ndim > 1]
+        vectors = [master for master in self.masters.values() if master.ndim <= 1]
+        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        self._adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]], lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
+        )
+
+    def collect(self) -> None:
+        """Add the gradients of one backward pass to the masters; call after each micro-batch."""
+        for name, parameter in self.parameters.items():
+            master = self.masters[name]
+            if master is parameter or parameter.grad is None:
+                continue
+            gradient = parameter.grad.float()
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            parameter.grad = None
+
+    def step(self, rate: float) -> tuple[float, bool]:
+        """(global gradient norm before clipping, whether the update was made). Not made when the norm is not finite."""
+        gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        finite = bool(torch.isfinite(norm))
+        if finite:
+            torch.nn.utils.clip_grads_with_norm_(self.masters.values(), self.config.max_grad_norm, norm)
+            for group in self._adamw.param_groups:
+                group["lr"] = rate
+            self._adamw.step()
+            self._publish()
+        self._adamw.zero_grad(set_to_none=True)
+        return float(norm), finite
+
+    @torch.no_grad()
+    def _publish(self) -> None:
+        for name, parameter in self.parameters.items():
+            if self.masters[name] is not parameter:
+                parameter.copy_(self.masters[name])
+
+    def state(self) -> dict:
+        """Everything needed to go on, as tensors and plain values."""
+        masters = {name: master.detach() for name, master in self.masters.items() if master is not self.parameters[name]}
+        return {"names": list(self.parameters), "adamw": self._adamw.state_dict(), "masters": masters}
+
+    @torch.no_grad()
+    def load_state(self, state: dict) -> None:
+        """Take over what `state()` returned. Raises ValueError when it belongs to other parameters."""
+        if state["names"] != list(self.parameters):
+            raise ValueError("optimizer state: its parameters are not those of this model; resume with the configuration it was written under")
+        self._adamw.load_state_dict(state["adamw"])
+        for name, master in state["masters"].items():
+            self.masters[name].copy_(master)

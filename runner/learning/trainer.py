@@ -1,0 +1,132 @@
+"""One optimizer step over packed sequences, whatever the method.
+
+1. Plan rows of at most `micro_batch_tokens` packed tokens.
+2. Per row: hidden states, then log-probs of the loss tokens only, then Σ weight · loss, backward.
+   The weights sum to 1 over the whole batch, so rows (and ranks) simply add up.
+3. Clip, step, or skip when the gradient is not finite.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runner.learning.logprobs import logprobs_of
+from runner.learning.optimizer import MasterAdamW
+from runner.learning.packing import PackedRow, hidden_states, pack, plan_rows
+from runner.methods.base import Method, SequenceResult, TrainingSequence
+from runner.models.loading import head
+
+
+@dataclass
+class Update:
+    """Outcome of one optimizer step. `skipped` says why the weights did not move."""
+
+    results: list[SequenceResult]
+    grad_norm: float | None
+    skipped: str | None
+
+
+@dataclass(frozen=True)
+class _LossTokens:
+    """Loss tokens of a packed row: `before` is the position whose hidden state predicts each."""
+
+    before: Tensor
+    targets: Tensor
+    temperature: Tensor
+    weight: Tensor
+    columns: dict[str, Tensor]
+    counts: list[int]
+
+
+def update(network: torch.nn.Module, optimizer: MasterAdamW, sequences: Sequence[TrainingSequence], method: Method, rate: float, max_tokens: int) -> Update:
+    """Learn from `sequences`, each with at least one loss token; with none, nothing happens and it says so."""
+    if not sequences:
+        return Update([], None, "no loss token in the batch")
+    results = gradients(network, optimizer, sequences, method, plan_rows([len(item.token_ids) for item in sequences], max_tokens))
+    norm, applied = optimizer.step(rate)
+    return Update([results[index] for index in range(len(sequences))], norm, None if applied else f"gradient norm is {norm}")
+
+
+def gradients(
+    network: torch.nn.Module, optimizer: MasterAdamW, sequences: Sequence[TrainingSequence], method: Method, rows: list[list[int]]
+) -> dict[int, SequenceResult]:
+    """Add the gradients of `rows` (lists of sequence indices) to the optimizer's; results by sequence index."""
+    device = next(network.parameters()).device
+    results: dict[int, SequenceResult] = {}
+    for members in rows:
+        row = pack([item.token_ids for item in sequences], members, device)
+        tokens = _loss_tokens([sequences[index] for index in members], row)
+        hidden = hidden_states(network, row)[tokens.before]
+        logprob, entropy = logprobs_of(hidden, head(network), tokens.targets, tokens.temperature)
+        loss, values = method.loss(logprob, tokens.columns)
+        (tokens.weight * loss).sum().backward()
+        optimizer.collect()
+        results.update(_results(members, tokens.counts, logprob, entropy, {**values, "loss": loss}))
+    return results
+
+
+def _loss_tokens(chosen: list[TrainingSequence], row: PackedRow) -> _LossTokens:
+    device = row.input_ids.device
+    masks = [item.mask for item in chosen]
+    if any(mask[0] for mask in masks):
+        raise ValueError("mask: a sequence's first token cannot be trained, nothing predicts it; clear its mask")
+    position = torch.as_tensor(np.flatnonzero(np.concatenate(masks)), device=device)
+
+    def column(values: list[np.ndarray]) -> Tensor:
+        return torch.as_tensor(np.concatenate([value[mask] for value, mask in zip(values, masks)]), dtype=torch.float32, device=device)
+
+    return _LossTokens(
+        before=position - 1,
+        targets=row.input_ids[0, position],
+        temperature=column([np.full(len(item.token_ids), item.temperature) for item in chosen]),
+        weight=column([item.weight for item in chosen]),
+        columns={name: column([item.columns[name] for item in chosen]) for name in chosen[0].columns},
+        counts=[int(mask.sum()) for mask in masks],
+    )
+
+
+def _results(members: list[int], counts: list[int], logprob: Tensor, entropy: Tensor, values: dict[str, Tensor]) -> Iterator[tuple[int, SequenceResult]]:
+    table = {name: tensor.detach().float().cpu().numpy() for name, tensor in {"logprob": logprob, "entropy": entropy, **values}.items()}
+    edges = np.cumsum([0, *counts])
+    for index, start, stop in zip(members, edges, edges[1:]):
+        piece = {name: array[start:stop] for name, array in table.items()}
+        yield index, SequenceResult(piece.pop("logprob"), piece.pop("entropy"), piece)
+
+
+class Reference:
+    """The stage's first weights, frozen. With an adapter the base is shared and only the adapter is kept."""
+
+    def __init__(self, network: torch.nn.Module, trainable: dict[str, torch.nn.Parameter]):
+        self.network = network
+        self.current = trainable
+        self.frozen = {name: parameter.detach().clone() for name, parameter in trainable.items()}
+
+    @contextmanager
+    def _swapped_in(self) -> Iterator[None]:
+        # Swapping storage keeps one model in memory beside the copy, and shares every kernel with the policy.
+        live = {name: parameter.data for name, parameter in self.current.items()}
+        try:
+            for name, parameter in self.current.items():
+                parameter.data = self.frozen[name]
+            yield
+        finally:
+            for name, parameter in self.current.items():
+                parameter.data = live[name]
+
+    @torch.no_grad()
+    def add_logprobs(self, sequences: Sequence[TrainingSequence], max_tokens: int) -> None:
+        """Give each sequence the column `reference_logprob` float32[T], NaN off its mask."""
+        device = next(self.network.parameters()).device
+        with self._swapped_in():
+            for members in plan_rows([len(item.token_ids) for item in sequences], max_tokens):
+                row = pack([item.token_ids for item in sequences], members, device)
+                tokens = _loss_tokens([sequences[index] for index in members], row)
+                logprob, _ = logprobs_of(hidden_states(self.network, row)[tokens.before], head(self.network), tokens.targets, tokens.temperature)
+                for index, values in zip(members, logprob.split(tokens.counts)):
+                    column = np.full(len(sequences[index].token_ids), np.nan, np.float32)
+                    column[sequences[index].mask] = values.cpu().numpy()
+                    sequences[index].columns["reference_logprob"] = column

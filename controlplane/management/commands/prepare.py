@@ -8,6 +8,10 @@ from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
 
+from controlplane.accounts.choices import Scope
+from controlplane.accounts.services import authenticate_token, create_login_link, create_token, ensure_embedded_owner
+from controlplane.env import write_private
+
 
 class Command(BaseCommand):
     help = "Migrate, collect static files when they changed, and (embedded mode) make the first team and print one login link."
@@ -16,9 +20,19 @@ class Command(BaseCommand):
         call_command("migrate", interactive=False, stdout=sys.stderr)
         collect_static()
         if settings.ASSAY_MODE == "embedded":
-            from controlplane.accounts.services import create_login_link, ensure_embedded_owner
+            owner = ensure_embedded_owner()
+            ensure_client_token(owner)
+            self.stdout.write(create_login_link(owner))
 
-            self.stdout.write(create_login_link(ensure_embedded_owner()))
+
+def ensure_client_token(owner) -> None:
+    """A token for the command line of this house, in a file that only its owner reads."""
+    path = settings.ASSAY_HOME / "token"
+    if path.exists() and authenticate_token(path.read_text()):
+        return
+    team = owner.memberships.first().team
+    token, _ = create_token(owner, team, "command line of this house", Scope.values)
+    write_private(path, token)
 
 
 def collect_static() -> None:

@@ -178,9 +178,7 @@ def test_a_token_is_shown_once_and_kept_as_a_hash(team, teammate):
     assert text not in str(entry.data)
 
 
-@pytest.mark.parametrize(
-    "scopes, field", [([], "scopes"), (["everything"], "scopes"), (["read", "root"], "scopes")]
-)
+@pytest.mark.parametrize("scopes, field", [([], "scopes"), (["everything"], "scopes"), (["read", "root"], "scopes")])
 def test_wrong_scopes_are_refused(team, teammate, scopes, field):
     with pytest.raises(ValidationError) as caught:
         services.create_token(teammate, team, "laptop", scopes)

@@ -1,5 +1,7 @@
 """What a browser posts for a rendered form, and random valid documents to fill it with."""
 
+import re
+
 from hypothesis import strategies as st
 
 from controlplane.runs.forms.schema import root
@@ -12,14 +14,14 @@ def post(form) -> dict[str, list[str]]:
     """Every input of `form` (or of one field's subtree) as the browser sends it."""
     values = {"csrfmiddlewaretoken": ["secret"]}
     for field in form.walk():
-        if field.kind in ("union",):
+        if field.kind == "union":
             values[field.type_name] = [field.selected.value]
         elif field.kind == "bool":
             values[field.pointer] = ["false"] + ["true"] * (field.selected.value == "true")
         elif field.kind == "choice":
             values[field.pointer] = [field.selected.value]
         elif field.kind in ("text", "integer", "number", "list"):
-            values[field.pointer] = [field.text.replace("\n", "\r\n")]
+            values[field.pointer] = [re.sub(r"\r\n|\r|\n", "\r\n", field.text)]
         if field.is_null and field.null_name:
             values[field.null_name] = ["on"]
     return values
@@ -87,7 +89,7 @@ def _number(node):
 
 def _text(node):
     if "pattern" in node.limits:
-        return st.from_regex(node.limits["pattern"], fullmatch=True, alphabet=st.characters(codec="ascii")).filter(lambda text: "\n" not in text)
+        return st.from_regex(node.limits["pattern"], fullmatch=True, alphabet=st.characters(codec="ascii")).filter(
+            lambda text: "\n" not in text
+        )
     return TEXT
-
-

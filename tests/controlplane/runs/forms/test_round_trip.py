@@ -11,7 +11,7 @@ from runner.contract.parse import parse
 from runner.contract.presets import PRESETS
 from tests.controlplane.runs.forms.browser import documents, post
 
-SLOW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 def through_the_form(document):
@@ -47,7 +47,13 @@ def test_a_rebuilt_form_posts_what_was_typed(document):
     assert again == typed
 
 
-@given(st.dictionaries(st.from_regex(r"(/(stages|model|0|1|type|source|name|optimizer|learning_rate|tags|x)){1,4}(#null)?", fullmatch=True), st.lists(st.text(max_size=5), max_size=2), max_size=12))
+@given(
+    st.dictionaries(
+        st.from_regex(r"(/(stages|model|0|1|type|source|name|optimizer|learning_rate|tags|x)){1,4}(#null)?", fullmatch=True),
+        st.lists(st.text(max_size=5), max_size=2),
+        max_size=12,
+    )
+)
 @SLOW
 def test_no_post_whatever_breaks_the_form(values):
     posted = read_post(values)
@@ -56,7 +62,16 @@ def test_no_post_whatever_breaks_the_form(values):
     assert config is not None or form.error_count > 0
 
 
-@given(st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["model", "source", "type", "stages", "optimizer", "grpo"]), inner, max_size=3), max_leaves=12))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["model", "source", "type", "stages", "optimizer", "grpo"]), inner, max_size=3)
+        ),
+        max_leaves=12,
+    )
+)
 @SLOW
 def test_a_malformed_document_still_gives_a_form(value):
     build_form({"stages": value, "model": value, "name": value, "environment": value, "tags": value})

@@ -30,7 +30,6 @@ def rollout_metrics(samples: Sequence[Sample], max_new_tokens: int) -> Metrics:
     return {
         **_spread("critic/score/", rewards, "mean", "max", "min"),
         "critic/score/n": float(len(rewards)),
-        **_spread("reward/all/", rewards, "mean"),
         "reward/missing_fraction": 1.0 - len(rewards) / len(samples),
         **_spread("response_length/", lengths, "mean", "p90", "max", "min"),
         "response_length/clip_ratio": float((lengths >= max_new_tokens).mean()),

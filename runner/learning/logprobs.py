@@ -21,6 +21,11 @@ def chunk_rows(vocabulary: int) -> int:
     return max(1, CHUNK_ELEMENTS // vocabulary)
 
 
+def _chunks(count: int, vocabulary: int) -> list[slice]:
+    size = chunk_rows(vocabulary)
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
 def _scaled_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: Tensor) -> Tensor:
     return torch.nn.functional.linear(hidden, weight, bias).float() / temperature[:, None]
 
@@ -30,7 +35,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     def forward(ctx, hidden, weight, bias, targets, temperature):
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropies = torch.empty_like(logprobs)
-        for rows in torch.arange(len(hidden), device=hidden.device).split(chunk_rows(len(weight))):
+        for rows in _chunks(len(hidden), len(weight)):
             logits = _scaled_logits(hidden[rows], weight, bias, temperature[rows])
             log_probs = torch.log_softmax(logits, -1)
             logprobs[rows] = log_probs.gather(-1, targets[rows, None])[:, 0]
@@ -46,7 +51,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias else None
-        for rows in torch.arange(len(hidden), device=hidden.device).split(chunk_rows(len(weight))):
+        for rows in _chunks(len(hidden), len(weight)):
             # d log p(target) / d logits = (one_hot(target) − p) / temperature
             probs = torch.softmax(_scaled_logits(hidden[rows], weight, bias, temperature[rows]), -1)
             probs.neg_().scatter_add_(-1, targets[rows, None], torch.ones_like(probs[:, :1]))

@@ -1,0 +1,200 @@
+"""Taking in what runners report. One batch is one transaction, and moves the run's cursor by one."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from django.db import connection, transaction
+from django.db.models import F
+from django.db.models.functions import Coalesce
+
+from controlplane import storage
+from controlplane.episodes.services import record_events
+from controlplane.evals.services import record_evaluation
+from controlplane.runs.models import Attempt, Run, RunEvent
+from controlplane.telemetry.live import notify_run, notify_runs
+from controlplane.telemetry.models import IngestBatch
+from controlplane.telemetry.points import Written, write_points, write_samples
+from controlplane.telemetry.reading import moment
+from controlplane.telemetry.text import clean_json, clean_text, json_number
+from runner.contract.events import Batch, Points
+
+HEADLINES = {
+    "critic/score/mean": "reward",
+    "termination/finished/score_mean": "reward_finished",
+    "response_length/mean": "length",
+    "verifier_error/fraction": "verifier_error",
+    "rollout_corr/k3_kl": "kl",
+    "actor/entropy": "entropy",
+    "val/forced_choice": "forced_choice",
+    "val/accuracy": "accuracy",
+    "perf/throughput": "throughput",
+}
+"""Series whose newest value the runs list shows, and their keys in `Run.latest`."""
+
+REPORTED_KINDS = ("stage_started", "stage_finished", "evaluation", "note", "weight_sync_probe", "filter")
+"""Run events a runner may report under their own name; any other is kept as a note, because states are folded from the control plane's kinds."""
+
+MAX_COMPONENT = 60
+
+_INSERT_LOGS = """
+    WITH inserted AS (
+        INSERT INTO telemetry_logline (run_id, attempt, t, component, level, message)
+        SELECT %s, %s, line.* FROM unnest(%s::float8[], %s::text[], %s::text[], %s::text[]) AS line
+        RETURNING id
+    )
+    SELECT min(id), max(id) FROM inserted
+"""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The answer to a batch: the run's cursor it got, and what became of its points."""
+
+    seq: int
+    accepted: int
+    repeated: int
+    conflicting: int
+
+
+def next_seq(run_id) -> int:
+    """Move the run's cursor, and hold the run's row until the transaction ends, so that cursors commit in order.
+
+    Call it before anything else in the transaction.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE runs_run SET seq = seq + 1 WHERE id = %s RETURNING seq", [run_id])
+        return cursor.fetchone()[0]
+
+
+def accept_batch(attempt: Attempt, batch: Batch) -> Receipt:
+    """Store a batch once, whoever sends it how often.
+
+    1. Its blobs are on disk before a row names them.
+    2. The run's row is locked: batches of one run go one after the other, and cursors commit in order.
+    3. A batch that is known already gets the answer it got the first time.
+    4. Everything else is written, and the pages are told on commit.
+    """
+    storage.put_many(batch.blobs)
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).only("seq", "step", "latest").get(pk=attempt.run_id)
+        known = _known(attempt, batch)
+        if known:
+            return known
+        run.seq += 1
+        receipt = _write(run, attempt, batch)
+    return receipt
+
+
+def _known(attempt: Attempt, batch: Batch) -> Receipt | None:
+    key = {"run_id": attempt.run_id, "attempt": attempt.number, "emitter": batch.emitter, "sequence": batch.sequence}
+    found = IngestBatch.objects.filter(**key).values_list("seq", "touched").first()
+    return Receipt(found[0], *found[1]["counts"]) if found else None
+
+
+@dataclass
+class _Touched:
+    """What a batch changed, for `IngestBatch.touched`; empty parts are left out."""
+
+    counts: tuple[int, int, int]
+    steps: tuple[int, int] | None = None
+    names: tuple[str, ...] = ()
+    logs: tuple[int, int] | None = None
+    episodes: list[str] = field(default_factory=list)
+
+    def document(self) -> dict:
+        return {name: value for name, value in vars(self).items() if value}
+
+
+def _write(run: Run, attempt: Attempt, batch: Batch) -> Receipt:
+    written = write_points(run.pk, attempt.number, batch.points)
+    accepted = len(written.inserted)
+    touched = _Touched(
+        counts=(accepted, written.repeated, written.conflicting),
+        steps=(int(written.inserted.step.min()), int(written.inserted.step.max())) if accepted else None,
+        names=written.names,
+        logs=_write_logs(attempt, batch.logs),
+        episodes=[str(episode) for episode in record_events(attempt, batch.episodes)],
+    )
+    write_samples(run.pk, batch.samples)
+    _write_events(attempt, batch.events)
+    IngestBatch.objects.create(
+        run_id=run.pk, attempt=attempt.number, emitter=batch.emitter, sequence=batch.sequence, seq=run.seq, touched=touched.document()
+    )
+    _update_run(run, attempt, written.inserted)
+    _count(attempt, written)
+    notify_run(run.pk, run.seq)
+    notify_runs(attempt.run.project.team_id, run.pk)
+    return Receipt(run.seq, *touched.counts)
+
+
+def _write_logs(attempt: Attempt, logs: list[dict]) -> tuple[int, int] | None:
+    if not logs:
+        return None
+    columns = [
+        [float(line["t"]) for line in logs],
+        [clean_text(line["component"])[:MAX_COMPONENT] for line in logs],
+        [line["level"] for line in logs],
+        [clean_text(line["message"]) for line in logs],
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(_INSERT_LOGS, [attempt.run_id, attempt.number, *columns])
+        return cursor.fetchone()
+
+
+def _write_events(attempt: Attempt, events: list[dict]) -> None:
+    for event in events:
+        if event["kind"] == "evaluation":
+            record_evaluation(attempt, event["data"])
+    RunEvent.objects.bulk_create(_run_event(attempt, event) for event in events)
+
+
+def _run_event(attempt: Attempt, event: dict) -> RunEvent:
+    kind, data, step = event["kind"], clean_json(event["data"]), event.get("step")
+    if kind not in REPORTED_KINDS:
+        kind, data = "note", {"kind": clean_text(kind), **data}
+    # The results of an evaluation have their own table.
+    data.pop("results", None)
+    whole = isinstance(step, int) and 0 <= step < 2**53
+    return RunEvent(run_id=attempt.run_id, attempt=attempt.number, kind=kind, step=step if whole else None, data=data, at=moment(event["t"]))
+
+
+def _update_run(run: Run, attempt: Attempt, inserted: Points) -> None:
+    changes = {"seq": run.seq}
+    # A late batch of an attempt that was superseded must not move the run back.
+    newest = not Attempt.objects.filter(run_id=run.pk, number__gt=attempt.number).exists()
+    if newest and len(inserted):
+        changes["step"] = max(run.step, int(inserted.step.max()))
+        changes["latest"] = run.latest | _headlines(run.latest, attempt.number, inserted)
+    Run.objects.filter(pk=run.pk).update(**changes)
+
+
+def _headlines(latest: dict, attempt: int, points: Points) -> dict:
+    found = {}
+    for index, name in enumerate(points.names):
+        rows = np.flatnonzero(points.series == index) if name in HEADLINES else ()
+        if not len(rows):
+            continue
+        row = rows[np.argmax(points.step[rows])]
+        before = latest.get(HEADLINES[name])
+        step = int(points.step[row])
+        if before is None or (attempt, step) >= (before["attempt"], before["step"]):
+            found[HEADLINES[name]] = {"value": json_number(float(points.value[row])), "step": step, "attempt": attempt}
+    return found
+
+
+def _count(attempt: Attempt, written: Written) -> None:
+    accepted = len(written.inserted)
+    changes = {
+        "points_accepted": F("points_accepted") + accepted,
+        "points_repeated": F("points_repeated") + written.repeated,
+        "points_conflicting": F("points_conflicting") + written.conflicting,
+    }
+    if accepted:
+        # The driver says where its attempt begins; should its points come first, they tell.
+        changes["first_step"] = Coalesce("first_step", int(written.inserted.step.min()))
+    Attempt.objects.filter(pk=attempt.pk).update(**changes)
+
+
+def count_refused(attempt: Attempt) -> None:
+    """Remember that a batch of this attempt could not be read."""
+    Attempt.objects.filter(pk=attempt.pk).update(batches_refused=F("batches_refused") + 1)

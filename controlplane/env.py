@@ -19,7 +19,8 @@ class Environment:
     """Every setting the control plane takes from outside.
 
     ``database_url`` is a libpq URL, ``redis_url`` a redis-py URL (``redis://`` or ``unix://``), ``ray_address`` the base of Ray's Jobs
-    REST API, ``public_url`` the base URL that browsers and runners reach, without a trailing slash.
+    REST API, ``public_url`` the base URL that browsers reach and ``callback_url`` the one that runners reach (the same unless the nodes
+    sit in a network of their own); base URLs end without a slash.
     """
 
     mode: str
@@ -31,6 +32,7 @@ class Environment:
     redis_url: str
     ray_address: str
     public_url: str
+    callback_url: str
     secret_key: str
     allowed_hosts: tuple[str, ...]
 
@@ -59,7 +61,8 @@ def read_environment(environ=os.environ) -> Environment:
             raise SettingsError(f"{name} is not set, and production mode starts with no default for it: {remedy}.")
         return value
 
-    public_url = url("ASSAY_URL", setting("ASSAY_URL", "set it to the address that browsers and runners reach, e.g. https://assay.example.org"))
+    public_url = url("ASSAY_URL", setting("ASSAY_URL", "set it to the address that browsers reach, e.g. https://assay.example.org"))
+    callback_url = url("ASSAY_CALLBACK_URL", values.get("ASSAY_CALLBACK_URL") or public_url)
     return Environment(
         mode=mode,
         debug=values.get("ASSAY_DEBUG", "") == "1",
@@ -70,8 +73,9 @@ def read_environment(environ=os.environ) -> Environment:
         redis_url=setting("REDIS_URL", "set it to redis://:password@host:6379/0"),
         ray_address=url("RAY_ADDRESS", setting("RAY_ADDRESS", "set it to the Jobs REST base of the Ray head, e.g. http://ray-head:8265")),
         public_url=public_url,
+        callback_url=callback_url,
         secret_key=values.get("SECRET_KEY") or (embedded_secret(home) if mode == "embedded" else setting("SECRET_KEY", SECRET_REMEDY)),
-        allowed_hosts=allowed_hosts(values.get("ALLOWED_HOSTS", ""), public_url),
+        allowed_hosts=allowed_hosts(values.get("ALLOWED_HOSTS", ""), public_url, callback_url),
     )
 
 
@@ -126,6 +130,7 @@ def whole_number(name: str, value: str) -> int:
     return int(value)
 
 
-def allowed_hosts(value: str, public_url: str) -> tuple[str, ...]:
-    named = tuple(host.strip() for host in value.split(",") if host.strip())
-    return named or (urlsplit(public_url).hostname, "127.0.0.1", "localhost")
+def allowed_hosts(value: str, *urls: str) -> tuple[str, ...]:
+    """The named hosts, those of our own URLs, and loopback, where health checks come from."""
+    named = [host.strip() for host in value.split(",") if host.strip()]
+    return tuple(dict.fromkeys([*named, *(urlsplit(url).hostname for url in urls), "127.0.0.1", "localhost"]))

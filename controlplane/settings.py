@@ -20,6 +20,7 @@ ASSAY_MODE = ENV.mode
 ASSAY_HOME = ENV.home
 ASSAY_STORAGE = ENV.storage
 ASSAY_URL = ENV.public_url
+ASSAY_CALLBACK_URL = ENV.callback_url
 RAY_ADDRESS = ENV.ray_address
 REDIS_URL = ENV.redis_url
 

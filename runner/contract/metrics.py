@@ -63,6 +63,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("group/zero_variance_fraction", "Groups without signal", "groups whose graded rewards have population std < 1e-6 / groups with > 1 graded", "", "groups", "down", "reward",
            (Rule("above", 0.8, for_steps=10, advice="Tasks are all solved or all failed; change the task mix or the group size."),), ("group/zero_signal_frac", "frac_reward_zero_std")),
     Metric("group/count", "Groups", "groups in the batch", "groups", "batch", "none", "reward"),
+    Metric("group/effective", "Episodes in the loss", "episodes with a loss token", "episodes", "batch", "none", "reward"),
+    Metric("group/trainable", "Episodes with signal", "episodes in the loss whose advantage is not 0", "episodes", "batch", "up", "reward"),
     # -- lengths
     Metric("response_length/mean", "Response length, mean", "mean of response tokens", "tokens", "all episodes", "none", "length", aliases=("completions/mean_length",)),
     Metric("response_length/p90", "Response length, p90", "90th percentile of response tokens", "tokens", "all episodes", "none", "length"),

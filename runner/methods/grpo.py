@@ -110,12 +110,23 @@ class Grpo:
             for name in ("gibberish", "repetition", "zero_advantage"):
                 if getattr(self.stage.filters, name) != "off":
                     metrics[f"filter/{name}/fraction"] = sum(name in item.filters for item in plan.credited) / total
-        behind = np.array([plan.step - 1 - plan.credited[index].sample.policy_version for index in plan.trained])
-        if len(behind):
-            metrics |= {"staleness/mean": float(behind.mean()), "staleness/max": float(behind.max())}
-            # Of the episodes sent to the loss (N), those whose tokens carry any signal (n).
-            metrics |= {"group/effective": float(len(plan.trained)), "group/trainable": float(sum(bool(plan.credited[i].advantage) for i in plan.trained))}
-        return metrics
+        return metrics | _trained_metrics(plan)
+
+
+def _trained_metrics(plan: GrpoPlan) -> dict[str, float]:
+    """Over the episodes that entered the loss; nothing when there is none."""
+    trained = [plan.credited[index] for index in plan.trained]
+    if not trained:
+        return {}
+    behind = np.array([plan.step - 1 - item.sample.policy_version for item in trained])
+    rewards = [item.sample.reward for item in trained if item.sample.reward is not None]
+    return {
+        "staleness/mean": float(behind.mean()),
+        "staleness/max": float(behind.max()),
+        "group/effective": float(len(trained)),
+        "group/trainable": float(sum(bool(item.advantage) for item in trained)),
+        **({"reward/trained/mean": float(np.mean(rewards))} if rewards else {}),
+    }
 
 
 def _sequence(item: Credited, weight: np.ndarray) -> TrainingSequence:

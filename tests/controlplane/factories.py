@@ -6,7 +6,7 @@ import numpy as np
 from django.utils import timezone
 
 from controlplane.accounts.models import Project, Team
-from controlplane.runs.attempt_auth import hash_secret, new_secret
+from controlplane.accounts.tokens import new_token
 from controlplane.runs.models import Attempt, Run
 from runner.contract.events import Batch, Points, Samples, encode_batch
 from runner.contract.states import AttemptState, RunState
@@ -24,8 +24,8 @@ def make_run(team: Team, **values) -> Run:
 
 def make_attempt(run: Run, number: int = 1, **values) -> Attempt:
     """A running attempt; its plain token is in `token`."""
-    token = new_secret()
-    defaults = dict(state=AttemptState.RUNNING, submission_id=f"assay-{uuid.uuid4()}", claim_hash="", token_hash=hash_secret(token))
+    token, token_hash = new_token()
+    defaults = dict(state=AttemptState.RUNNING, submission_id=f"assay-{uuid.uuid4()}", claim_hash="", token_hash=token_hash)
     attempt = Attempt.objects.create(run=run, number=number, **{**defaults, **values})
     attempt.token = token
     return attempt

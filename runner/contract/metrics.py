@@ -102,6 +102,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("rollout_corr/clamped", "Clamped log-ratios", "tokens whose |d| exceeded 20", "tokens", "loss tokens", "down", "mismatch"),
     Metric("training/rollout_probs_diff_mean", "Probability difference, mean", "mean |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),
     Metric("training/rollout_probs_diff_max", "Probability difference, max", "max |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),
+    Metric("weight_sync/probe_difference", "Weight sync probe", "max |learner log-prob − worker log-prob| over fixed prompts, after each push", "nats", "probe tokens", "down", "mismatch",
+           (Rule("above", 1e-3, for_steps=1, severity="critical", advice="Workers do not hold the learner's weights: stop and look at the weight sync."),)),
     Metric("staleness/mean", "Staleness, mean", "learner version − version the episode started from", "versions", "trained episodes", "down", "mismatch"),
     Metric("staleness/max", "Staleness, max", "largest of the batch", "versions", "trained episodes", "down", "mismatch"),
     # -- episodes
@@ -130,6 +132,7 @@ METRICS: tuple[Metric, ...] = (
     # -- held out
     Metric("val/accuracy", "Held-out accuracy", "correct generated answers / held-out tasks", "", "graded held-out tasks", "up", "held out", aliases=("eval/acc",)),
     Metric("val/forced_choice", "Held-out forced choice", "tasks whose key has the highest log-prob / held-out tasks", "", "held-out tasks", "up", "held out"),
+    Metric("val/without_question", "Held-out forced choice, question hidden", "tasks whose key has the highest log-prob among the options alone / held-out tasks", "", "held-out tasks", "none", "held out"),
     Metric("val/parsed_fraction", "Held-out answers parsed", "answers that could be read / held-out tasks", "", "held-out tasks", "up", "held out"),
     Metric("val/accuracy/{reason}", "Held-out accuracy, {reason}", "correct / tasks of that domain", "", "graded held-out tasks of that domain", "up", "held out"),
     Metric("val/forced_choice/{reason}", "Held-out forced choice, {reason}", "key has highest log-prob / tasks of that domain", "", "held-out tasks of that domain", "up", "held out"),

@@ -14,7 +14,8 @@ from pydantic_core import PydanticCustomError
 from runner.contract.canonical import Document
 
 SCHEMA_VERSION = 1
-SLUG = r"^[a-z0-9][a-z0-9._-]*$"
+SLUG = r"^[a-z0-9][a-z0-9._-]{0,49}$"
+Tag = Annotated[str, Field(min_length=1, max_length=60)]
 
 
 def setting(default: Any, help: str, *, level: str = "basic", group: str = "", unit: str = "", **limits) -> Any:
@@ -36,7 +37,7 @@ class LocalModel(Document):
     """A Hugging Face model folder on the nodes."""
 
     type: Literal["path"] = "path"
-    path: str = setting(..., "Absolute path of a folder with config.json, tokenizer and safetensors weights.", min_length=1)
+    path: str = setting(..., "Absolute path of a folder with config.json, tokenizer and safetensors weights.", min_length=1, max_length=1000)
     revision: str | None = setting(None, "Content hash, pinned when the run is queued.", level="advanced")
 
     @field_validator("path")
@@ -51,7 +52,7 @@ class HubModel(Document):
     """A model of the Hugging Face hub."""
 
     type: Literal["hub"] = "hub"
-    repo_id: str = setting(..., "owner/name of the model.", pattern=r"^[\w.-]+/[\w.-]+$")
+    repo_id: str = setting(..., "owner/name of the model.", pattern=r"^[\w.-]+/[\w.-]+$", max_length=180)
     revision: str | None = setting(None, "Branch, tag or commit; pinned to a commit when the run is queued.")
 
 
@@ -59,7 +60,7 @@ class CheckpointModel(Document):
     """Weights of an earlier run's complete checkpoint."""
 
     type: Literal["checkpoint"] = "checkpoint"
-    checkpoint: str = setting(..., "Identifier of a complete checkpoint.", min_length=1)
+    checkpoint: str = setting(..., "Identifier of a complete checkpoint.", min_length=1, max_length=80)
     revision: str | None = setting(None, "Manifest hash, pinned when the run is queued.", level="advanced")
 
 
@@ -104,7 +105,7 @@ class ChoiceEnvironment(Document):
     eval_split: str = setting("eval", "Held-out split; its answers are never trained on.", level="advanced")
     domains: list[str] = setting([], "Keep only these domains; empty keeps all.")
     levels: list[str] = setting([], "Keep only these levels; empty keeps all.", level="advanced")
-    train_limit: int | None = setting(None, "Use only the first n training tasks of the seeded order.", level="advanced", ge=1)
+    train_limit: int | None = setting(None, "Use only the first n training tasks of the seeded order.", level="advanced", ge=1, le=2**31)
 
 
 class QuizEnvironment(ChoiceEnvironment):
@@ -143,16 +144,16 @@ class Optimizer(Document):
     epsilon: float = setting(1e-8, "Denominator floor.", gt=0, level="advanced")
     max_grad_norm: float = setting(1.0, "Gradients are scaled down to this global norm.", gt=0)
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "Shape after the warm-up; linear and cosine end at 0.")
-    warmup_steps: int = setting(0, "Linear rise from 0.", ge=0, unit="steps")
+    warmup_steps: int = setting(0, "Linear rise from 0.", ge=0, le=10_000_000, unit="steps")
 
 
 class SftStage(Document):
     """Supervised warm start: cross-entropy on the bank's demonstrations."""
 
     type: Literal["sft"] = "sft"
-    steps: int = setting(100, "Optimizer steps.", ge=1, unit="steps")
-    batch_size: int = setting(64, "Demonstrations per optimizer step.", ge=1)
-    micro_batch_tokens: int = setting(8192, "Packed tokens per forward pass; bounds memory.", ge=64, level="advanced", unit="tokens")
+    steps: int = setting(100, "Optimizer steps.", ge=1, le=10_000_000, unit="steps")
+    batch_size: int = setting(64, "Demonstrations per optimizer step.", ge=1, le=1_000_000)
+    micro_batch_tokens: int = setting(8192, "Packed tokens per forward pass; bounds memory.", ge=64, le=2**26, level="advanced", unit="tokens")
     kinds: list[str] = setting([], "Kinds of demonstrations to use; empty uses all.", level="advanced")
     optimizer: Optimizer = setting(Optimizer(learning_rate=1e-3), "How the weights move.")
 
@@ -213,10 +214,10 @@ class GrpoStage(Document):
     """Group-relative policy optimisation: groups of episodes of one task, reward minus group mean."""
 
     type: Literal["grpo"] = "grpo"
-    steps: int = setting(50, "Optimizer steps.", ge=1, unit="steps")
-    batch_size: int = setting(64, "Episodes per optimizer step; a multiple of the group size.", ge=1)
-    group_size: int = setting(8, "Episodes per task; at least 2, or every advantage is 0.", ge=2)
-    max_staleness: int = setting(0, "Policy versions an episode may lag behind; 0 is strictly on-policy.", ge=0, level="advanced")
+    steps: int = setting(50, "Optimizer steps.", ge=1, le=10_000_000, unit="steps")
+    batch_size: int = setting(64, "Episodes per optimizer step; a multiple of the group size.", ge=1, le=1_000_000)
+    group_size: int = setting(8, "Episodes per task; at least 2, or every advantage is 0.", ge=2, le=65_536)
+    max_staleness: int = setting(0, "Policy versions an episode may lag behind; 0 is strictly on-policy.", ge=0, le=1024, level="advanced")
     advantage: Literal["mean", "mean_std"] = setting("mean", "Reward minus group mean, optionally divided by the group's standard deviation.")
     aggregation: Literal["token", "sequence"] = setting("token", "Average over all loss tokens, or over sequences of token means.")
     ungraded_in_baseline: Literal["exclude", "zero"] = setting("exclude", "How a missing reward enters the group baseline.", level="advanced")
@@ -225,7 +226,7 @@ class GrpoStage(Document):
     loss: Loss = setting(ClippedLoss(), "What is minimised.")
     reference_kl: ReferencePenalty = setting(NoReferenceKl(), "Optional penalty against the stage's first weights.")
     filters: Filters = setting(Filters(), "Which episodes are left out.")
-    micro_batch_tokens: int = setting(8192, "Packed tokens per forward pass; bounds memory.", ge=64, level="advanced", unit="tokens")
+    micro_batch_tokens: int = setting(8192, "Packed tokens per forward pass; bounds memory.", ge=64, le=2**26, level="advanced", unit="tokens")
     optimizer: Optimizer = setting(Optimizer(), "How the weights move.")
 
     @field_validator("group_size")
@@ -253,10 +254,13 @@ class HeldOutEvaluation(Document):
 
     type: Literal["held_out"] = "held_out"
     before_stages: bool = setting(True, "Score the model before each stage, so that gains have a beginning.")
-    every_steps: int | None = setting(None, "Also every n steps; null only at stage ends.", ge=1, unit="steps")
-    limit: int | None = setting(None, "Use only the first n held-out tasks of the seeded order.", ge=1, unit="tasks")
+    every_steps: int | None = setting(None, "Also every n steps; null only at stage ends.", ge=1, le=10_000_000, unit="steps")
+    limit: int | None = setting(None, "Use only the first n held-out tasks of the seeded order.", ge=1, le=2**31, unit="tasks")
     temperature: float = setting(1.0, "0 is greedy.", ge=0, le=5)
     forced_choice: bool = setting(True, "Also score the letter with the highest log-prob.")
+    without_question: bool = setting(
+        False, "Also force a choice among the options without the question: a control that must stay near chance.", level="advanced"
+    )
 
 
 Evaluation = Annotated[NoEvaluation | HeldOutEvaluation, Field(discriminator="type")]
@@ -265,8 +269,8 @@ Evaluation = Annotated[NoEvaluation | HeldOutEvaluation, Field(discriminator="ty
 class Checkpoints(Document):
     """When weights and optimizer state are written, and which are kept."""
 
-    every_steps: int | None = setting(None, "Every n steps; null only at stage ends and on stop.", ge=1, unit="steps")
-    keep_last: int = setting(2, "Newest complete ones to keep.", ge=1)
+    every_steps: int | None = setting(None, "Every n steps; null only at stage ends and on stop.", ge=1, le=10_000_000, unit="steps")
+    keep_last: int = setting(2, "Newest complete ones to keep.", ge=1, le=100_000)
     keep_best: bool = setting(True, "Keep the best by every tracked metric.")
 
 
@@ -294,7 +298,7 @@ class RunConfig(Document):
     name: str = setting(..., "What the team calls the run.", min_length=1, max_length=120, group="Run")
     project: str = setting("default", "Project the run belongs to.", pattern=SLUG, group="Run")
     experiment: str | None = setting(None, "Groups runs that answer one question.", max_length=120, group="Run")
-    tags: list[str] = setting([], "Free labels.", group="Run", level="advanced")
+    tags: list[Tag] = setting([], "Free labels.", group="Run", level="advanced", max_length=20)
     preset: str | None = setting(None, "Preset the document started from, with its version.", group="Run", level="advanced")
     seed: int = setting(0, "Seeds task order, sampling and initialisation.", ge=0, lt=2**31, group="Run")
     model: Model = setting(Model(), "The policy that is trained.", group="Model")

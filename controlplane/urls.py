@@ -7,4 +7,6 @@ from controlplane.health import health
 urlpatterns = [
     path("healthz", health, name="health"),
     path("", include("controlplane.telemetry.urls")),
+    path("", include("controlplane.api.urls")),
+    path("api/ingest/", include("controlplane.runs.control_urls")),
 ]

@@ -18,6 +18,7 @@ VERBS: dict[str, Role] = {
     "run.stop": Role.MEMBER,
     "run.resume": Role.MEMBER,
     "run.archive": Role.MEMBER,
+    "run.prioritise": Role.MEMBER,
     "checkpoint.pin": Role.MEMBER,
     "checkpoint.delete": Role.MEMBER,
     "episode.label": Role.MEMBER,

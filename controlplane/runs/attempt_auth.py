@@ -1,10 +1,8 @@
 """How a runner proves which attempt it is, and how it is told no: a scoped token, problem documents, counted fences."""
 
 import functools
-import hashlib
 import hmac
 import json
-import secrets
 from datetime import timedelta
 
 from django.db.models import F
@@ -12,6 +10,7 @@ from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
+from controlplane.accounts.tokens import hash_token
 from controlplane.runs.models import OPEN_ATTEMPT, Attempt
 
 LATE_DATA = timedelta(hours=24)
@@ -51,17 +50,8 @@ def runner_endpoint(*methods: str):
     return decorate
 
 
-def new_secret() -> str:
-    """A token or claim code of 256 random bits; only its hash is stored."""
-    return "assay_" + secrets.token_urlsafe(32)
-
-
-def hash_secret(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
-
-
 def same_secret(secret: str, stored_hash: str) -> bool:
-    return bool(stored_hash) and hmac.compare_digest(hash_secret(secret), stored_hash)
+    return bool(stored_hash) and hmac.compare_digest(hash_token(secret), stored_hash)
 
 
 def authenticate_attempt(request: HttpRequest, attempt_id: int) -> Attempt:

@@ -1,0 +1,54 @@
+"""Reads over checkpoints."""
+
+import json
+from uuid import UUID
+
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.checkpoints.retention import Item, plan
+from controlplane.runs.models import OPEN_ATTEMPT, Attempt, Run
+from runner.contract.states import CheckpointState, RunState
+
+
+def for_run(run: Run):
+    """Every checkpoint of the run, newest first, deleted ones included: lineage outlives files."""
+    return Checkpoint.objects.filter(run=run).select_related("parent", "pinned_by").order_by("-created_at")
+
+
+def resume_point(run: Run) -> Checkpoint | None:
+    """Where the next attempt should begin: the newest complete checkpoint in the line of the last attempt.
+
+    An attempt that was begun from an older checkpoint on purpose leaves the line of those written later; its own come
+    first, then where it began.
+    """
+    last = run.attempts.last()
+    complete = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE)
+    if last is None:
+        return None
+    own = complete.filter(attempt=last.number).order_by("-step", "-stage").first()
+    if own:
+        return own
+    begun = last.resumed_from
+    if begun is None:
+        return None
+    if begun.state == CheckpointState.COMPLETE:
+        return begun
+    return complete.filter(step__lte=begun.step).order_by("-step", "-stage").first()
+
+
+def retention_plan(run: Run) -> list[tuple[Checkpoint, list[str]]]:
+    """Each complete checkpoint with the reasons that keep it, newest first; no reason means the next pass deletes it."""
+    rows = {row.pk: row for row in Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE)}
+    rules = json.loads(bytes(run.config))["checkpoints"]
+    items = [Item(row.pk, row.step, row.completed_at, row.metrics, row.pinned_at is not None) for row in rows.values()]
+    reasons = plan(items, rules["keep_last"], rules["keep_best"], in_use(run, rows))
+    return [(rows[key], because) for key, because in reasons.items()]
+
+
+def in_use(run: Run, candidates) -> set:
+    """Checkpoints that something still begins from: an open or fixed next attempt of the run, or another run's model."""
+    begun = set(Attempt.objects.filter(run=run, state__in=OPEN_ATTEMPT, resumed_from__isnull=False).values_list("resumed_from", flat=True))
+    fixed = run.events.filter(kind="requeued").last() if run.state == RunState.QUEUED else None
+    if fixed and fixed.data["checkpoint"]:
+        begun.add(UUID(fixed.data["checkpoint"]))
+    sources = Run.objects.filter(archived_at=None, document__model__source__checkpoint__in=[str(key) for key in candidates])
+    return begun | {UUID(key) for key in sources.values_list("document__model__source__checkpoint", flat=True)}

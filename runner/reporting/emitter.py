@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from runner.contract.canonical import digest
 from runner.contract.episode import EventKind
@@ -24,8 +24,9 @@ class Emitter:
     said on stderr. Without `url` everything stays in the spool. Holds threads and locks: make it in the process that uses it.
     """
 
-    def __init__(self, spool: Path, component: str, *, url: str | None = None, token: str = ""):
-        """`spool` is the attempt's spool folder; `url` the attempt's batches endpoint."""
+    def __init__(self, spool: Path, component: str, *, url: str | None = None, token: str = "", journal: TextIO | None = None):
+        """`spool` is the attempt's spool folder, `url` the attempt's batches endpoint; log lines go to `journal` too."""
+        self.journal = journal
         self.name = f"{component}-{secrets.token_hex(6)}"
         self.component = component
         self.dropped = 0
@@ -50,6 +51,9 @@ class Emitter:
         """One log line; `level` is one of contract.events.LOG_LEVELS."""
         line = {"t": time.time(), "component": component or self.component, "level": level, "message": message[:MAX_MESSAGE]}
         self._append(["l", line])
+        if self.journal:
+            written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line["t"]))
+            self._guard(self.journal.write, f"{written} {level:7} {line['component']}: {line['message']}\n")
 
     def event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
         """Something that happened to the run (contract.events)."""

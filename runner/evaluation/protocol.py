@@ -1,0 +1,24 @@
+"""How a score was made. Scores whose protocols differ are never mixed."""
+
+from typing import Any, Sequence
+
+from runner.contract.bank import Task
+from runner.contract.canonical import canonical_bytes, digest
+from runner.contract.run_config import HeldOutEvaluation, RunConfig
+
+
+def protocol_document(config: RunConfig, evaluation: HeldOutEvaluation, tasks: Sequence[Task], bank_digest: str) -> dict[str, Any]:
+    """Everything that decides a held-out score but the weights and the draws. `tasks` names the set, whatever its order."""
+    return {
+        "environment": config.environment.type,
+        "bank": config.environment.bank,
+        "bank_digest": bank_digest,
+        "split": config.environment.eval_split,
+        "tasks": digest(canonical_bytes(sorted(task.key for task in tasks))),
+        "task_count": len(tasks),
+        "samples_per_task": 1,
+        "temperature": evaluation.temperature,
+        "top_p": 1.0,
+        "max_new_tokens": config.sampling.max_new_tokens,
+        "forced_choice": evaluation.forced_choice,
+    }

@@ -1,0 +1,248 @@
+"""The processes of a run: one learner and n rollout workers as Ray actors in one placement group named after the attempt.
+
+Every actor registers its process id and start time. Actors belong to the driver: when it dies, however it dies, Ray ends them and gives
+the placement group back.
+"""
+
+import os
+import socket
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from runner.assignment import Assignment, Bank
+from runner.reporting.heartbeat import Component
+from runner.rollouts.dispatcher import WorkerLost
+
+CONNECT_SECONDS = 60.0
+READY_SECONDS = 60.0
+MAX_REPLACEMENTS = 3
+GONE = (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError, ray.exceptions.OwnerDiedError, ray.exceptions.NodeDiedError)
+
+
+class GangError(RuntimeError):
+    """The cluster did not give the run its processes; the message says which and what to look at."""
+
+
+def connect(on_timeout: Callable[[str], None], namespace: str) -> None:
+    """Join the cluster named by RAY_ADDRESS. A wrong address makes Ray wait for minutes: `on_timeout` is called after CONNECT_SECONDS."""
+    address = os.environ.get("RAY_ADDRESS", "auto")
+    message = f"the Ray cluster at {address!r} did not answer within {CONNECT_SECONDS:.0f} s; check RAY_ADDRESS and `ray status`"
+    timer = threading.Timer(CONNECT_SECONDS, on_timeout, [message])
+    timer.daemon = True
+    timer.start()
+    try:
+        ray.init(address=address, namespace=namespace, log_to_driver=True, configure_logging=False)
+    finally:
+        timer.cancel()
+
+
+class _Process:
+    """What every actor answers about itself."""
+
+    def identity(self) -> dict[str, Any]:
+        import psutil
+
+        own = psutil.Process()
+        return {"pid": own.pid, "started": own.create_time(), "host": socket.gethostname()}
+
+
+def _limit_threads(threads: int) -> None:
+    # Read by OpenMP when torch is first imported, so it is set before.
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+class LearnerActor(_Process):
+    """The learner's process. Torch is imported by `resolve`, after the thread count is set."""
+
+    def __init__(self, assignment: Assignment, bank: bytes):
+        _limit_threads(assignment.config.resources.learner_threads)
+        self.assignment, self.bank = assignment, bank
+        self.learner: Any = None
+
+    def resolve(self) -> Path:
+        """Find or build the model's folder. Raises ModelError."""
+        from runner.models.loading import resolve_model
+
+        config, located = self.assignment.config, self.assignment.model_checkpoint
+        folder = resolve_model(
+            config.model.source,
+            cache=self.assignment.cache,
+            bank=self.bank,
+            seed=config.seed,
+            locate_checkpoint=(lambda _: located) if located else None,
+        )
+        return folder.path
+
+    def build(self, folder: Path, device: str = "cpu") -> None:
+        import torch
+
+        from runner.learning.learner import Learner
+
+        torch.set_num_threads(self.assignment.config.resources.learner_threads)
+        self.learner = Learner(self.assignment.config, folder, device=device)
+
+    def call(self, method: str, *arguments, **keywords) -> Any:
+        """Call the learner's `method`."""
+        return getattr(self.learner, method)(*arguments, **keywords)
+
+    def completed(self) -> int:
+        return self.learner.completed
+
+
+class WorkerActor(_Process):
+    """A rollout worker's process."""
+
+    def __init__(self, name: str, assignment: Assignment, tasks: Sequence):
+        from runner.rollouts.worker import RolloutWorker
+
+        _limit_threads(assignment.config.resources.worker_threads)
+        self.worker = RolloutWorker(name, assignment.config, tasks)
+
+    def call(self, method: str, *arguments, **keywords) -> Any:
+        """Call the worker's `method`."""
+        return getattr(self.worker, method)(*arguments, **keywords)
+
+
+class Gang:
+    """Starts the actors in the granted bundles and talks to them. `components` fills as processes register."""
+
+    def __init__(self, assignment: Assignment, bank: Bank, components: dict[str, Component], log: Callable[[str, str], None]):
+        """`log` takes a level and a message. Raises GangError."""
+        self.assignment, self.components, self.log = assignment, components, log
+        self.device = "cuda" if assignment.config.resources.gpus else "cpu"
+        self._replacements: Counter[int] = Counter()
+        self.count = assignment.config.resources.rollout_workers
+        self.group = _reserve(assignment)
+        self._folder: Path | None = None
+        self._weights: Any = None
+        self._bank = ray.put(bank.data)
+        self._tasks = ray.put([*bank.train, *bank.held_out])
+        self.learner = self._start("learner", LearnerActor, assignment, self._bank)
+        self.workers = [self._start_worker(index) for index in range(self.count)]
+        self._register(["learner", *self._names()], [self.learner, *self.workers])
+
+    # ------------------------------------------------------------ learner
+    def learn(self, method: str, *arguments, **keywords) -> Any:
+        """Start a call of the learner; returns a reference for `wait`."""
+        return self.learner.call.remote(method, *arguments, **keywords)
+
+    def wait(self, reference) -> Any:
+        """The result of a learner's call. Raises GangError when its process is gone, or what the call raised."""
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise error.as_instanceof_cause() from None
+        except GONE as error:
+            raise GangError(f"the learner's process is gone: {error}") from error
+
+    def resolve_model(self) -> Path:
+        """The model's folder, found or built by the learner."""
+        self._folder = self.wait(self.learner.resolve.remote())
+        return self._folder
+
+    def build(self) -> None:
+        """Load the model on both sides, at once."""
+        learner = self.learner.build.remote(self._folder, self.device)
+        calls = [self.call(worker, "load_policy", self._folder, self.device) for worker in range(self.count)]
+        self.wait(learner)
+        for worker, call in enumerate(calls):
+            self.result(worker, call)
+
+    # ------------------------------------------------------------ workers
+    def call(self, worker: int, method: str, *arguments) -> Any:
+        return self.workers[worker].call.remote(method, *arguments)
+
+    def result(self, worker: int, reference) -> Any:
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise error.as_instanceof_cause() from None
+        except GONE as error:
+            raise WorkerLost(f"worker-{worker} is gone: {error}") from error
+
+    def scatter(self, method: str, arguments: Sequence[Sequence]) -> list[Any]:
+        """Call every worker at once, worker i with `arguments[i]`, and wait for all. A lost worker is replaced and asked again; its loss
+        a second time raises WorkerLost."""
+        calls = [self.call(worker, method, *own) for worker, own in enumerate(arguments)]
+        return [self._result_or_again(worker, call, method, arguments[worker]) for worker, call in enumerate(calls)]
+
+    def every_worker(self, method: str, *arguments) -> list[Any]:
+        """`scatter` with the same arguments for all."""
+        return self.scatter(method, [arguments] * self.count)
+
+    def publish_weights(self) -> Any:
+        """Put the learner's weights into the object store; what later workers start from, too."""
+        self._weights = self.learn("weights")
+        return self._weights
+
+    def replace(self, worker: int) -> None:
+        name = f"worker-{worker}"
+        self._replacements[worker] += 1
+        if self._replacements[worker] > MAX_REPLACEMENTS:
+            raise WorkerLost(f"{name} was lost {self._replacements[worker]} times; look for lack of memory in the node's Ray logs")
+        self.log("warning", f"{name} was lost and is replaced ({self._replacements[worker]} of {MAX_REPLACEMENTS})")
+        self.components[name].state = "lost"
+        ray.kill(self.workers[worker])
+        self.workers[worker] = self._start_worker(worker)
+        self._register([name], [self.workers[worker]])
+        self.result(worker, self.call(worker, "load_policy", self._folder, self.device))
+        if self._weights is not None:
+            self.result(worker, self.call(worker, "load_weights", self._weights))
+
+    def _result_or_again(self, worker: int, call: Any, method: str, arguments: Sequence) -> Any:
+        try:
+            return self.result(worker, call)
+        except WorkerLost:
+            self.replace(worker)
+            return self.result(worker, self.call(worker, method, *arguments))
+
+    def close(self) -> None:
+        """End every actor and give the placement group back."""
+        for actor in [self.learner, *self.workers]:
+            ray.kill(actor)
+        ray.util.remove_placement_group(self.group)
+
+    def _names(self) -> list[str]:
+        return [f"worker-{index}" for index in range(self.count)]
+
+    def _start_worker(self, index: int):
+        return self._start(f"worker-{index}", WorkerActor, f"worker-{index}", self.assignment, self._tasks)
+
+    def _start(self, bundle: str, actor: type, *arguments):
+        index, share = next((i, item) for i, item in enumerate(_placed(self.assignment)) if item.bundle == bundle)
+        strategy = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=index)
+        options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "scheduling_strategy": strategy, "max_restarts": 0}
+        return ray.remote(actor).options(**options).remote(*arguments)
+
+    def _register(self, names: Sequence[str], actors: Sequence) -> None:
+        try:
+            identities = ray.get([actor.identity.remote() for actor in actors], timeout=READY_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            raise GangError(f"{', '.join(names)} did not start within {READY_SECONDS:.0f} s; look at the node's Ray logs") from None
+        except GONE as error:
+            raise GangError(f"a process of {', '.join(names)} died while starting: {error}") from error
+        for name, identity in zip(names, identities, strict=True):
+            self.components[name] = Component(identity["pid"], identity["started"], identity["host"], "running")
+
+
+def _placed(assignment: Assignment) -> list:
+    # The driver is a process of Ray's job supervisor; its share is kept for it by the allocator, not by the group.
+    return [bundle for bundle in assignment.grant if bundle.bundle != "driver"]
+
+
+def _reserve(assignment: Assignment) -> PlacementGroup:
+    name = f"assay-{assignment.attempt}"
+    group = placement_group([bundle.resources for bundle in _placed(assignment)], strategy="PACK", name=name)
+    # Not `ready()`: that would run a task, and a process for it, in the first bundle.
+    if not group.wait(READY_SECONDS):
+        ray.util.remove_placement_group(group)
+        raise GangError(f"placement group not ready: {name} asked for {group.bundle_specs} and got no room within {READY_SECONDS:.0f} s")
+    return group

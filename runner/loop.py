@@ -1,0 +1,214 @@
+"""The run, told once.
+
+    for each stage:
+        evaluate before it
+        for each step:
+            sample    workers run the step's episodes, group by group        (rollouts.dispatcher, rollouts.turns)
+            grade     each environment says what its episode was worth       (rollouts.turns)
+            credit    rewards become advantages, filters look at them        (methods.grpo)
+            learn     one optimizer step on what is left                     (learning.learner)
+            sync      every worker takes over the new weights and proves it  (sync.py)
+            report    points and episodes go to the emitter                  (reporting)
+            checkpoint and evaluate, when they are due
+        checkpoint, evaluate after it
+
+Steps are numbered from 1 over all stages. After step k the policy has version k. A stop finishes the step at hand, saves when the
+grace allows it, and leaves; a resumed run goes on from its checkpoint as if it had never stopped.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from runner.assignment import Assignment, Bank
+from runner.checkpointing import Checkpointer
+from runner.contract.run_config import GrpoStage, RunConfig
+from runner.evaluation.evaluator import Evaluator, Occasion
+from runner.gang import Gang
+from runner.policies.base import SamplingParams
+from runner.reporting.control import Control, NoControl
+from runner.reporting.emitter import Emitter
+from runner.reporting.episodes import EpisodeReporter
+from runner.reporting.heartbeat import Heartbeat, StopRequest, Vitals
+from runner.reporting.metrics import Clock, throughput
+from runner.rollouts.dispatcher import Dispatcher
+from runner.rollouts.sampler import Sampler
+from runner.rollouts.workflow import GroupWorkflow, seeded_order
+from runner.sync import WeightSync
+
+
+@dataclass
+class Surroundings:
+    """What a run tells and hears."""
+
+    emitter: Emitter
+    control: Control | NoControl
+    vitals: Vitals
+    stop: StopRequest
+    heartbeat: Heartbeat
+
+
+def first_step(config: RunConfig, stage: int) -> int:
+    """The global step that stage `stage` begins with."""
+    return 1 + sum(item.steps for item in config.stages[:stage])
+
+
+class Loop:
+    """Drives one attempt from where it stands to the end, or to a stop. `gang` has its models loaded."""
+
+    def __init__(self, assignment: Assignment, bank: Bank, gang: Gang, around: Surroundings):
+        self.assignment, self.config, self.bank, self.gang, self.around = assignment, assignment.config, bank, gang, around
+        self.emitter, self.stop = around.emitter, around.stop
+        self.step = 0
+        self.stage_entered: int | None = None
+        self.evaluated: set[int] = set()
+        self.sampler: Sampler | None = None
+        self.dispatcher = Dispatcher(gang, assignment.attempt)
+        self.sync = WeightSync(gang, self.dispatcher, self.emitter, bank, self.config)
+        self.checkpointer = Checkpointer(assignment, gang, around.control, self.emitter)
+        self.episodes = EpisodeReporter(self.emitter, {task.key: task.domain for task in bank.train})
+        self.evaluator = None
+        if self.config.evaluation.type == "held_out":
+            self.evaluator = Evaluator(assignment, bank, gang, self.dispatcher, self.emitter, lambda: self.stop.asked)
+
+    def run(self) -> str:
+        """`succeeded`, or `stopped` with everything saved that the grace allowed."""
+        begin = self._restore() if self.assignment.resume else 0
+        self.around.control.state("running", "training", first_step=self.step + 1)
+        for index in range(begin, len(self.config.stages)):
+            self._run_stage(index)
+            if self.stop.asked:
+                self._save_before_leaving()
+                return "stopped"
+        return "succeeded"
+
+    # ------------------------------------------------------------ a stage
+    def _run_stage(self, index: int) -> None:
+        stage = self.config.stages[index]
+        last = first_step(self.config, index) + stage.steps - 1
+        if self.stage_entered != index:
+            self._enter(index)
+        if isinstance(stage, GrpoStage) and self.step < last and not self.stop.asked:
+            self.sampler = self._sampler(index)
+        while self.step < last and not self.stop.asked:
+            self._phase(f"stage {index}: {stage.type}")
+            self._make_step(index, self.step + 1, last)
+        if self.sampler:
+            self.sampler.cancel()
+            self.sampler = None
+        if self.step == last:
+            self._leave(index)
+
+    def _enter(self, index: int) -> None:
+        stage = self.config.stages[index]
+        if self.evaluator and self.config.evaluation.before_stages:
+            self._evaluate(f"before stage {index}", index)
+        if self.stop.asked:
+            return
+        self._phase(f"stage {index}: {stage.type}")
+        self.gang.wait(self.gang.learn("begin_stage", index, self.bank.demonstrations if stage.type == "sft" else ()))
+        self.stage_entered = index
+        self.emitter.event("stage_started", self.step, {"stage": index, "type": stage.type, "first_step": self.step + 1, "policy_version": self.step})
+
+    def _leave(self, index: int) -> None:
+        checkpoint = self.checkpointer.save(index, self.step, self._extra())
+        if self.evaluator:
+            self._evaluate(f"after stage {index}", index, checkpoint)
+        self.emitter.event("stage_finished", self.step, {"stage": index, "step": self.step, "policy_version": self.step})
+
+    # ------------------------------------------------------------ a step
+    def _make_step(self, stage: int, step: int, last: int) -> None:
+        clock = Clock()
+        metrics = self._grpo_step(step, clock) if self.sampler else self._sft_step(step)
+        self.step = self.around.vitals.step = step
+        metrics = {**clock.stop(), **metrics}
+        metrics |= throughput(metrics, self.config.resources.gpus)
+        self.emitter.emit_points(step, metrics)
+        self.checkpointer.remember(metrics)
+        self.around.heartbeat.nudge()
+        self._after_step(stage, step, last)
+
+    def _after_step(self, stage: int, step: int, last: int) -> None:
+        """Checkpoint and evaluate inside a stage; its end has its own."""
+        every, evaluation = self.config.checkpoints.every_steps, self.config.evaluation
+        checkpoint = None
+        if step != last and every and step % every == 0:
+            checkpoint = self.checkpointer.save(stage, step, self._extra())
+        if step != last and self.evaluator and evaluation.every_steps and step % evaluation.every_steps == 0:
+            self._evaluate(f"step {step}", stage, checkpoint)
+
+    def _sft_step(self, step: int) -> dict[str, float]:
+        """Demonstrations are the learner's own business."""
+        return self.gang.wait(self.gang.learn("learn", step)).metrics
+
+    def _grpo_step(self, step: int, clock: Clock) -> dict[str, float]:
+        """Sample and grade, credit and learn, sync; the episodes are reported while the learner learns."""
+        batch = self.sampler.batch(step, clock)
+        learning = self.gang.learn("learn", step, [outcome.sample for outcome in batch.outcomes])
+        with clock.measure("report"):
+            for outcome in batch.outcomes:
+                self.episodes.ended(outcome)
+        report = self.gang.wait(learning)
+        if report.skipped:
+            self.emitter.log("warning", f"step {step}: the weights did not move: {report.skipped}", component="learner")
+        with clock.measure("sync"):
+            difference = self.sync.push(step)
+        with clock.measure("report"):
+            for trained in report.samples:
+                self.episodes.trained(trained, step)
+        return {**report.metrics, "episode/refilled": float(batch.replaced), "weight_sync/probe_difference": difference}
+
+    def _sampler(self, index: int) -> Sampler:
+        """The batches of GRPO stage `index`, drawn from the training split; the workers are brought up to date."""
+        stage, config = self.config.stages[index], self.config
+        tasks = [task.key for task in seeded_order(self.bank.train, config.seed, config.environment.train_limit)]
+        first = first_step(config, index)
+        workflow = GroupWorkflow(tasks, stage.batch_size, stage.group_size, config.seed, first)
+        sampling = SamplingParams(config.sampling.temperature, config.sampling.top_p, config.sampling.max_new_tokens)
+        self.sync.push(self.step)
+        return Sampler(workflow, self.dispatcher, self.episodes, index, config.seed, stage.max_staleness, sampling, first + stage.steps - 1)
+
+    # ------------------------------------------------------------ around steps
+    def _evaluate(self, label: str, stage: int, checkpoint: str | None = None) -> None:
+        """Score the current version, unless it was scored under another label: equal weights and draws give equal scores."""
+        if self.step in self.evaluated or self.stop.asked:
+            return
+        self._phase(f"evaluating {label}")
+        self.sync.push(self.step)
+        values = self.evaluator.evaluate(Occasion(label, stage, self.step, self.step, checkpoint))
+        if values is not None:
+            self.evaluated.add(self.step)
+            self.checkpointer.scored(checkpoint, values)
+
+    def _restore(self) -> int:
+        """Put learner and driver back to the checkpoint; returns the stage to go on with."""
+        self._phase("restoring")
+        path = self.assignment.resume.path
+        extra = self.gang.wait(self.gang.learn("restore", path, self.bank.demonstrations))
+        self.step, self.stage_entered = extra["step"], extra["stage"]
+        self.evaluated = set(extra["evaluated"])
+        self.around.vitals.step = self.step
+        self.checkpointer.resumed(self.assignment.resume.checkpoint, self.step)
+        stage = self.config.stages[self.stage_entered]
+        self._after_resume(self.stage_entered, first_step(self.config, self.stage_entered) + stage.steps - 1)
+        return self.stage_entered
+
+    def _after_resume(self, stage: int, last: int) -> None:
+        """An evaluation that was due after the checkpoint and may not have happened."""
+        evaluation = self.config.evaluation
+        if self.step != last and self.evaluator and evaluation.every_steps and self.step % evaluation.every_steps == 0:
+            self._evaluate(f"step {self.step}", stage, self.assignment.resume.checkpoint)
+
+    def _save_before_leaving(self) -> None:
+        if self.step in (0, self.checkpointer.saved_step):
+            return
+        if self.checkpointer.fits(self.stop.seconds_left):
+            self._phase("saving before the stop")
+            self.checkpointer.save(self.stage_entered, self.step, self._extra())
+        else:
+            self.emitter.log("warning", f"no time to save step {self.step} in {self.stop.seconds_left:.0f} s; steps after {self.checkpointer.saved_step} will be run again")
+
+    def _extra(self) -> dict[str, Any]:
+        return {"step": self.step, "stage": self.stage_entered, "evaluated": sorted(self.evaluated)}
+
+    def _phase(self, phase: str) -> None:
+        self.around.vitals.phase = phase

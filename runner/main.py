@@ -1,0 +1,189 @@
+"""The driver of a run.
+
+    python -m runner.main                                        claims the attempt named by ASSAY_URL, ASSAY_ATTEMPT, ASSAY_CLAIM_CODE
+    python -m runner.main --local CONFIG --bank FILE --out DIR   runs without a control plane; everything stays in DIR's spool
+
+Exit status: 0 succeeded or stopped, 1 failed, 3 the claim was refused, 4 fenced by another attempt, 5 the control plane is unreachable.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+from runner.assignment import Assignment, Bank, Refused, Resume, from_claim, local_grant, open_bank
+from runner.contract.parse import InvalidDocument, load_text, parse
+from runner.reporting.control import ClaimRefused, Control, NoControl, Unreachable
+from runner.reporting.emitter import Emitter
+from runner.reporting.exit_record import exit_record, write_exit_record
+from runner.reporting.heartbeat import Component, Heartbeat, StopRequest, Vitals
+from runner.reporting.replay import CONNECTION, replay_earlier_attempts, write_connection
+
+FAILED, CLAIM_REFUSED, FENCED, UNREACHABLE = 1, 3, 4, 5
+CHECKOUT = Path(__file__).resolve().parent.parent
+# What a SIGTERM leaves for finishing the step and saving; the control plane names its own grace in the heartbeat.
+TERM_GRACE_SECONDS = 30.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    if arguments.local:
+        return _drive_local(arguments)
+    try:
+        return _drive_claimed(os.environ["ASSAY_URL"], os.environ["ASSAY_ATTEMPT"], os.environ["ASSAY_CLAIM_CODE"])
+    except KeyError as missing:
+        print(f"{missing.args[0]} is not set; a driver is started by the control plane, or by hand with --local", file=sys.stderr)
+        return CLAIM_REFUSED
+    except ClaimRefused as refused:
+        print(refused, file=sys.stderr)
+        return CLAIM_REFUSED
+    except Unreachable as error:
+        print(error, file=sys.stderr)
+        return UNREACHABLE
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m runner.main", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--local", type=Path, metavar="CONFIG", help="run document (.json, .toml or .yaml); no control plane")
+    parser.add_argument("--bank", type=Path, help="task bank file")
+    parser.add_argument("--out", type=Path, help="folder of the run")
+    parser.add_argument("--resume", type=Path, help="checkpoint folder step_N to go on from")
+    arguments = parser.parse_args(argv)
+    if arguments.local and not (arguments.bank and arguments.out):
+        parser.error("--local needs --bank and --out")
+    return arguments
+
+
+def _drive_claimed(url: str, attempt: str, code: str) -> int:
+    control = Control(url, attempt)
+    reply = control.claim(code)
+    assignment = from_claim(reply, attempt)
+    write_connection(assignment.folder, control.batches_url, control.token)
+    replaying = threading.Event()
+    earlier = (assignment.folder.parent, assignment.folder, replaying)
+    threading.Thread(target=replay_earlier_attempts, args=earlier, name="replay", daemon=True).start()
+    try:
+        expected = reply["bank"]["digest"]
+        return Driver(assignment, control, lambda: (control.bank(expected, assignment.cache), expected)).run()
+    finally:
+        replaying.set()
+
+
+def _drive_local(arguments: argparse.Namespace) -> int:
+    suffix = arguments.local.suffix.lstrip(".")
+    try:
+        config = parse(load_text(arguments.local.read_text(), "yaml" if suffix == "yml" else suffix))
+    except InvalidDocument as invalid:
+        print("\n".join(f"{arguments.local}: {error}" for error in invalid.errors), file=sys.stderr)
+        return FAILED
+    out = arguments.out.resolve()
+    number = 1 + max((int(path.name) for path in out.glob("attempts/[0-9]*")), default=0)
+    resume = arguments.resume and Resume("local", arguments.resume.resolve(), int(arguments.resume.name.removeprefix("step_")))
+    cache = Path(os.environ.get("ASSAY_CACHE") or out / "cache").resolve()
+    assignment = Assignment("local", f"local-{os.getpid()}", number, config, out, local_grant(config), cache, resume)
+    data = arguments.bank.read_bytes()
+    return Driver(assignment, NoControl(), lambda: (data, None)).run()
+
+
+class Driver:
+    """One attempt from claim to exit record. `fetch_bank` returns the bank's bytes and the digest they must have."""
+
+    def __init__(self, assignment: Assignment, control: Control | NoControl, fetch_bank):
+        self.assignment, self.control, self.fetch_bank = assignment, control, fetch_bank
+        assignment.folder.mkdir(parents=True, exist_ok=True)
+        self.journal = open(assignment.folder / "driver.log", "a", buffering=1)
+        token = getattr(control, "token", "")
+        url = getattr(control, "batches_url", None)
+        self.emitter = Emitter(assignment.folder / "spool", "driver", url=url, token=token, journal=self.journal)
+        self.vitals = Vitals(components={"driver": Component.own()})
+        self.stop = StopRequest()
+        self.heartbeat = Heartbeat(control, self.vitals, self.stop, self.emitter, self._fenced)
+        self.gang = None
+
+    def run(self) -> int:
+        """Exit status. The exit record is on disk before anything else can go wrong."""
+        error: BaseException | None = None
+        try:
+            outcome, reason = self._run(), self.stop.reason
+        except KeyboardInterrupt:
+            outcome, reason = "stopped", "interrupted"
+        except Refused as refused:
+            outcome, reason, error = "failed", "refused by the node's preflight", refused
+        except Exception as failure:
+            outcome, reason, error = "failed", f"{type(failure).__name__}: {failure}", failure
+        if error:
+            self.emitter.log("error", "".join(traceback.format_exception(error)))
+        self._leave(exit_record(outcome, self.vitals.step, reason if outcome != "succeeded" else "", error))
+        return FAILED if outcome == "failed" else 0
+
+    def _run(self) -> str:
+        from runner import preflight
+        from runner.gang import Gang, connect
+        from runner.loop import Loop, Surroundings
+
+        self._listen_to_signals()
+        config = self.assignment.config
+        self._phase("preflight")
+        preflight.check_storage(self.assignment)
+        bank: Bank = open_bank(*self._fetch(), config)
+        preflight.check_stages(config, bank)
+        self._phase("connecting")
+        # Actors import this package from the folder that Ray takes over from the driver.
+        os.chdir(CHECKOUT)
+        connect(self._unanswered, f"assay-{self.assignment.attempt}")
+        self._listen_to_signals()
+        self._phase("starting processes")
+        self.gang = Gang(self.assignment, bank, self.vitals.components, lambda level, message: self.emitter.log(level, message))
+        self._phase("preparing the model")
+        folder = self.gang.resolve_model()
+        preflight.check_room(self.assignment, folder)
+        self.gang.every_worker("load_tokenizer", folder)
+        preflight.check_lengths(self.gang, bank, config)
+        self._phase("loading the model")
+        self.gang.build()
+        return Loop(self.assignment, bank, self.gang, Surroundings(self.emitter, self.control, self.vitals, self.stop, self.heartbeat)).run()
+
+    def _fetch(self) -> tuple:
+        data, expected = self.fetch_bank()
+        return data, expected
+
+    def _leave(self, record: dict) -> None:
+        write_exit_record(self.assignment.folder, record)
+        self._phase("leaving")
+        if self.gang:
+            self.gang.close()
+        self.heartbeat.close()
+        delivered = self.emitter.close()
+        self.control.exit(record)
+        self.control.flush()
+        if delivered and not any((self.assignment.folder / "spool").iterdir()):
+            (self.assignment.folder / CONNECTION).unlink(missing_ok=True)
+        self.journal.close()
+
+    def _listen_to_signals(self) -> None:
+        # Ray puts its own SIGTERM handler in place while it connects, so this is done twice.
+        grace = float(os.environ.get("ASSAY_STOP_GRACE_S", TERM_GRACE_SECONDS))
+        signal.signal(signal.SIGTERM, lambda *_: self.stop.ask("terminated", grace))
+
+    def _unanswered(self, message: str) -> None:
+        """Called from a timer while Ray holds the main thread: the only way out is to leave."""
+        error = TimeoutError(message)
+        self._leave(exit_record("failed", 0, message, error))
+        os._exit(FAILED)
+
+    def _fenced(self, message: str) -> None:
+        """Another attempt owns the run. Leave at once: Ray ends the actors of a driver that is gone."""
+        self.emitter.log("error", f"fenced: {message}")
+        self.emitter.close(timeout=3.0)
+        os._exit(FENCED)
+
+    def _phase(self, phase: str) -> None:
+        self.vitals.phase = phase
+        self.emitter.log("info", phase)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""What is checked on the node before the first step. Each refusal names the field, the value and the remedy."""
+
+import json
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import Sequence
+
+import psutil
+
+from runner.assignment import Assignment, Bank, Refused
+from runner.contract.run_config import RunConfig
+from runner.gang import Gang
+from runner.rollouts.workflow import seeded_order
+
+# An interpreter with torch and transformers loaded, and room for activations.
+PROCESS_BYTES = 400 << 20
+ADAM_BYTES = 8
+GRADIENT_BYTES = 4
+MASTER_BYTES = 4
+
+
+def check_storage(assignment: Assignment) -> None:
+    """The run's folder takes files. Raises Refused."""
+    probe = assignment.folder / f".write-{os.getpid()}"
+    try:
+        assignment.folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise Refused(f"the run's storage {assignment.storage} cannot be written on this node: {error}; mount it or mend its permissions") from error
+
+
+def check_stages(config: RunConfig, bank: Bank) -> None:
+    """Each warm start has demonstrations of the kinds it names. Raises Refused."""
+    offered = sorted({item.kind for item in bank.demonstrations})
+    for index, stage in enumerate(config.stages):
+        if stage.type != "sft":
+            continue
+        unknown = [kind for kind in stage.kinds if kind not in offered]
+        if unknown:
+            raise Refused(f"the bank has no demonstrations of kind {unknown[0]!r}; it offers {', '.join(offered) or 'none'}", f"/stages/{index}/kinds", unknown[0])
+        if not offered:
+            message = f"split {config.environment.train_split!r} of the bank has no demonstrations to warm up on; remove this stage or choose another bank"
+            raise Refused(message, f"/stages/{index}/type", "sft")
+
+
+def check_room(assignment: Assignment, model: Path) -> None:
+    """Disk for the checkpoints that are kept, memory for learner and workers when all live here. Raises Refused."""
+    config, parameters = assignment.config, count_parameters(model)
+    size = parameters * _checkpoint_bytes(config)
+    needed = int((config.checkpoints.keep_last + 1) * size * 1.2)
+    free = shutil.disk_usage(assignment.storage).free
+    if needed > free:
+        message = f"{config.checkpoints.keep_last} checkpoints and one being written need {_gib(needed)}, {assignment.storage} has {_gib(free)} free; keep fewer or free space"
+        raise Refused(message, "/checkpoints/keep_last", config.checkpoints.keep_last)
+    if len({bundle.node_resource for bundle in assignment.grant}) == 1 and not config.resources.gpus:
+        _check_memory(config, parameters)
+
+
+def _check_memory(config: RunConfig, parameters: int) -> None:
+    weights = parameters * _dtype_bytes(config)
+    workers = config.resources.rollout_workers
+    moments = 0 if config.model.adapter.type == "lora" else parameters * (_checkpoint_bytes(config) - _dtype_bytes(config) + GRADIENT_BYTES)
+    needed = weights * (workers + 1) + moments + PROCESS_BYTES * (workers + 1)
+    available = psutil.virtual_memory().available
+    if needed > available:
+        message = f"a learner and {workers} workers need about {_gib(needed)} of memory, this node has {_gib(available)}; use fewer workers, a smaller model or an adapter"
+        raise Refused(message, "/resources/rollout_workers", workers)
+
+
+def _dtype_bytes(config: RunConfig) -> int:
+    return 4 if config.model.dtype == "float32" else 2
+
+
+def _checkpoint_bytes(config: RunConfig) -> int:
+    """Bytes per parameter on disk: weights, moments, and the float32 copy that bfloat16 training keeps. An adapter's are counted as one."""
+    if config.model.adapter.type == "lora":
+        return 1
+    return _dtype_bytes(config) + ADAM_BYTES + (MASTER_BYTES if config.model.dtype == "bfloat16" else 0)
+
+
+def count_parameters(model: Path) -> int:
+    """Elements of all tensors, from the headers of the folder's safetensors files."""
+    total = 0
+    for path in model.glob("*.safetensors"):
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        for name, tensor in header.items():
+            total += _elements(tensor["shape"]) if name != "__metadata__" else 0
+    return total
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def check_lengths(gang: Gang, bank: Bank, config: RunConfig) -> None:
+    """The longest prompt of each used split and a full response fit the context. Raises Refused naming the task."""
+    train = seeded_order(bank.train, config.seed, config.environment.train_limit) if bank.train else []
+    limit = config.evaluation.limit if config.evaluation.type == "held_out" else 0
+    used = [*train, *(seeded_order(bank.held_out, config.seed, limit) if bank.held_out else [])]
+    keys = [task.key for task in used]
+    shares = [keys[worker :: gang.count] for worker in range(gang.count)]
+    measured = gang.scatter("prompt_lengths", [(share,) for share in shares])
+    longest, key = max(pair for share, lengths in zip(shares, measured, strict=True) for pair in zip(lengths, share, strict=True))
+    needed = longest + config.sampling.max_new_tokens
+    if needed > config.model.max_length:
+        message = (
+            f"task {key!r} has a prompt of {longest} tokens; with sampling.max_new_tokens {config.sampling.max_new_tokens} that is {needed}, "
+            f"model.max_length is {config.model.max_length}; raise it to at least {needed}, or lower max_new_tokens"
+        )
+        raise Refused(message, "/model/max_length", config.model.max_length)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

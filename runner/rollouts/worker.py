@@ -1,0 +1,103 @@
+"""A rollout worker: environment, tokenizer and policy in one process. Torch is imported when the policy is built."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+import numpy as np
+
+from runner.contract.bank import Task
+from runner.contract.run_config import RunConfig
+from runner.environments import make_environment
+from runner.environments.base import Environment
+from runner.models.prompts import completion_ids, prompt_ids
+from runner.policies.base import Policy, Weights
+from runner.rollouts.episodes import Job, WorkerBatch
+from runner.rollouts.turns import TurnLoop
+
+
+class RolloutWorker:
+    """Lives as long as the run. `tasks` are those of the bank that the run may use, by key."""
+
+    def __init__(self, name: str, config: RunConfig, tasks: Sequence[Task]):
+        self.name, self.config = name, config
+        self.tasks = {task.key: task for task in tasks}
+        self.tokenizer: Any = None
+        self.policy: Policy | None = None
+
+    def load_tokenizer(self, folder: Path) -> None:
+        """Enough for measuring prompts."""
+        from runner.models.loading import load_tokenizer
+
+        self.tokenizer = load_tokenizer(folder)
+
+    def load_policy(self, folder: Path, device: str = "cpu") -> dict:
+        """Build the policy from the model folder; returns its health."""
+        import torch
+
+        from runner.policies.transformers import TransformersPolicy
+
+        torch.set_num_threads(self.config.resources.worker_threads)
+        self.load_tokenizer(folder)
+        self.use(TransformersPolicy(folder, self.config.model, seed=self.config.seed, device=device), self.tokenizer)
+        return self.policy.health()
+
+    def use(self, policy: Policy, tokenizer, make: Callable[[], Environment] | None = None) -> None:
+        """Act with `policy`."""
+        self.policy, self.tokenizer = policy, tokenizer
+        make = make or (lambda: make_environment(self.config.environment))
+        self._loop = TurnLoop(policy, tokenizer, self.tasks, make, max_length=self.config.model.max_length, worker=self.name)
+
+    def prompt_lengths(self, keys: Sequence[str]) -> list[int]:
+        """Tokens of each task's first prompt."""
+        return asyncio.run(self._prompt_lengths(keys))
+
+    async def _prompt_lengths(self, keys: Sequence[str]) -> list[int]:
+        lengths = []
+        for key in keys:
+            environment = make_environment(self.config.environment)
+            try:
+                observation = await environment.start(self.tasks[key], 0)
+                lengths.append(len(prompt_ids(self.tokenizer, observation.messages)))
+            finally:
+                await environment.close()
+        return lengths
+
+    def run_episodes(self, job: Job) -> WorkerBatch:
+        """Every ordered episode, in order, whatever happened to it."""
+        return asyncio.run(self._loop.run(job, self.policy.health()["policy_version"]))
+
+    def probe(self, keys: Sequence[str], limit: int) -> list[list[int]]:
+        """Fixed token sequences on which sampler and learner are compared: the first tokens of these tasks' prompts."""
+        return asyncio.run(self._probe(keys, limit))
+
+    async def _probe(self, keys: Sequence[str], limit: int) -> list[list[int]]:
+        sequences = []
+        for key in keys:
+            environment = make_environment(self.config.environment)
+            observation = await environment.start(self.tasks[key], 0)
+            await environment.close()
+            sequences.append(prompt_ids(self.tokenizer, observation.messages)[:limit])
+        return sequences
+
+    def load_weights(self, weights: Weights) -> int:
+        """Take over the learner's weights; returns their version."""
+        self.policy.load_weights(weights)
+        return weights.version
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        return self.policy.score(sequences)
+
+    def forced_choices(self, keys: Sequence[str], without_question: bool = False) -> list[float | None]:
+        """1.0 where the keyed answer has the highest log-prob of the offered ones, 0.0 where not, None without a choice to force."""
+        environment = make_environment(self.config.environment)
+        found = {key: environment.forced_choice(self.tasks[key], without_question=without_question) for key in keys}
+        offered = {key: choice for key, choice in found.items() if choice is not None}
+        prompts = [prompt_ids(self.tokenizer, choice.messages) + completion_ids(self.tokenizer, choice.prefix) for choice in offered.values()]
+        candidates = [[completion_ids(self.tokenizer, text) for text in choice.candidates] for choice in offered.values()]
+        scored = self.policy.choice_logprobs(prompts, candidates) if prompts else []
+        right = {key: float(int(np.argmax(values)) == choice.key) for (key, choice), values in zip(offered.items(), scored, strict=True)}
+        return [right.get(key) for key in keys]
+
+    def health(self) -> dict:
+        return self.policy.health() if self.policy else {}

@@ -1,0 +1,49 @@
+"""Weight sync that proves itself: after every push, learner and workers score the same fixed tokens."""
+
+import numpy as np
+
+from runner.assignment import Bank
+from runner.contract.run_config import RunConfig
+from runner.gang import Gang
+from runner.reporting.emitter import Emitter
+from runner.rollouts.dispatcher import Dispatcher
+
+# Largest |difference| in nats between equal weights on two sides; kernels may order sums differently.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
+PROBE_TASKS = 2
+PROBE_TOKENS = 64
+
+
+class WeightSyncError(RuntimeError):
+    """weight_sync: a worker does not hold the learner's weights."""
+
+
+class WeightSync:
+    """Keeps the workers at the learner's version. `dispatcher` is told the version that new episodes start from."""
+
+    def __init__(self, gang: Gang, dispatcher: Dispatcher, emitter: Emitter, bank: Bank, config: RunConfig):
+        self.gang, self.dispatcher, self.emitter, self.config = gang, dispatcher, emitter, config
+        self.keys = [task.key for task in (bank.train or bank.held_out)[:PROBE_TASKS]]
+        self.version: int | None = None
+        self._probe: list[list[int]] = []
+
+    def push(self, version: int) -> float:
+        """Bring every worker to `version` and return the probe's difference; nothing to do when they are there. Raises WeightSyncError."""
+        if version == self.version:
+            return 0.0
+        if not self._probe:
+            self._probe = self.gang.every_worker("probe", self.keys, PROBE_TOKENS)[0]
+        weights, expected = self.gang.publish_weights(), self.gang.learn("score", self._probe)
+        arrived = self.gang.every_worker("load_weights", weights)
+        difference = self._difference(self.gang.wait(expected), self.gang.every_worker("score", self._probe))
+        tolerance = TOLERANCE[self.config.model.dtype]
+        if set(arrived) != {version} or not difference <= tolerance:
+            self.emitter.event("weight_sync_probe", version, {"difference": difference, "tolerance": tolerance, "versions": arrived})
+            raise WeightSyncError(f"weight_sync: workers hold versions {arrived} and differ by {difference:.3g} nats from version {version} (at most {tolerance})")
+        self.version = self.dispatcher.version = version
+        return difference
+
+    @staticmethod
+    def _difference(expected: list[np.ndarray], found: list[list[np.ndarray]]) -> float:
+        gaps = [np.nanmax(np.abs(ours - theirs)) for scores in found for ours, theirs in zip(expected, scores, strict=True)]
+        return float(max(gaps))

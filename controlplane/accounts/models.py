@@ -80,18 +80,22 @@ class LoginLink(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """The stored answer to a POST that spends something, so that a repeat gets the same answer."""
+    """The stored answer to a POST that spends something, so that a repeat gets the same answer.
 
-    team = models.ForeignKey(Team, models.CASCADE)
+    `team` is that of the caller's API token; null for a session. A token never gets the answer of another team's.
+    """
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="+")
+    team = models.ForeignKey(Team, models.CASCADE, null=True, related_name="+")
     key = models.CharField(max_length=120)
     path = models.CharField(max_length=200)
     request_hash = models.CharField(max_length=64)
     status = models.PositiveSmallIntegerField(null=True)
     response = models.JSONField(null=True)
-    created_at = models.DateTimeField(auto_now_add=True)
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["team", "path", "key"], name="one_answer_per_key")]
+        constraints = [models.UniqueConstraint(fields=["user", "team", "path", "key"], nulls_distinct=False, name="one_answer_per_key")]
 
 
 class AuditEntry(models.Model):

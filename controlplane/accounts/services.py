@@ -187,10 +187,12 @@ def login_link_is_good(token: str) -> bool:
 
 def consume_login_link(token: str) -> User | None:
     """The link's user, once; None when it is unknown, used, expired or its user is disabled."""
-    # Compare-and-set: of two clicks at the same time exactly one changes the row.
-    if not _good_links(token).update(used_at=timezone.now()):
+    link = _good_links(token).select_related("user").first()
+    # Compare-and-set on the row's own columns: with a join Django writes a subquery, which Postgres does not evaluate
+    # again after waiting for the other click, and both would sign in.
+    if link is None or not LoginLink.objects.filter(pk=link.pk, used_at=None).update(used_at=timezone.now()):
         return None
-    return LoginLink.objects.select_related("user").get(hash=hash_token(token)).user
+    return link.user
 
 
 def _good_links(token: str):
@@ -220,7 +222,8 @@ def create_token(user: User, team: Team, name: str, scopes: list[str], expires: 
         raise ValidationError({"scopes": f"choose one or more of {', '.join(Scope.values)}"})
     if expires and expires <= timezone.now():
         raise ValidationError({"expires": f"{expires.isoformat()} has passed; choose a time to come"})
-    require(user, team, token_role(scopes))
+    # Else a leaked read-only token could give itself a longer life.
+    require(user, team, token_role(scopes) if user.token is None else Role.ADMIN)
     text, hashed = new_token()
     token = ApiToken(team=team, user=user, name=name, prefix=text[:SHOWN], hash=hashed, scopes=scopes, expires_at=expires)
     token.full_clean()

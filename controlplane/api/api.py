@@ -1,0 +1,95 @@
+"""The one API: routers of every app under /api/v1, one authentication, one form of error."""
+
+import json
+from typing import Any
+
+from ninja import NinjaAPI
+from ninja.parser import Parser
+from ninja.renderers import JSONRenderer
+
+from controlplane.api.auth import Bearer, Session
+from controlplane.api.problems import CONTENT_TYPE, Problem, problem_of, respond
+from runner.contract.parse import FieldError, pointer
+
+PROBLEM_SCHEMA = {
+    "title": "Problem",
+    "type": "object",
+    "description": "RFC 9457 problem document.",
+    "required": ["type", "title", "status", "detail", "errors", "request"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "request": {"type": "string", "description": "X-Request-ID of the refused request."},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["pointer", "message", "value"],
+                "properties": {"pointer": {"type": "string"}, "message": {"type": "string"}, "value": {}},
+            },
+        },
+    },
+}
+PROBLEM_RESPONSE = {"description": "Refused", "content": {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+
+
+class StrictParser(Parser):
+    """JSON only as the standard has it: no NaN, no null characters, which Postgres cannot hold."""
+
+    def parse_body(self, request):
+        try:
+            text = request.body.decode()
+            if "\\u0000" in text or "\0" in text:
+                raise ValueError("a null character; remove it")
+            return json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise Problem(400, "Unreadable body", f"the body is not JSON: {error}") from None
+
+
+def _refuse_constant(name: str):
+    raise ValueError(f"{name} is not a finite number")
+
+
+class StrictRenderer(JSONRenderer):
+    json_dumps_params = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
+
+
+class AssayAPI(NinjaAPI):
+    """NinjaAPI whose errors, also those of parameters, are problem documents, in the answers and in the schema."""
+
+    def on_exception(self, request, exc):
+        return respond(request, problem_of(exc))
+
+    def validation_error_from_error_contexts(self, error_contexts) -> Problem:
+        errors = []
+        for context in error_contexts:
+            single = getattr(context.model, "__read_from_single_attr__", None)
+            for item in context.pydantic_validation_error.errors(include_url=False):
+                path = context.model.__ninja_flatten_map_reverse__.get(item["loc"], item["loc"])
+                # A body of one parameter is that parameter: its name is no part of the document.
+                path = path[1:] if single and path[:1] == (single,) else path
+                value = item.get("input")
+                shown = value if value is None or isinstance(value, str | int | float) else None
+                errors.append(FieldError(pointer(list(path)), item["msg"].removeprefix("Value error, "), shown))
+        return Problem(422, "Invalid request", "; ".join(map(str, errors[:5])), errors)
+
+    def get_openapi_schema(self, **options) -> dict[str, Any]:
+        schema = super().get_openapi_schema(**options)
+        schema["components"].setdefault("schemas", {})["Problem"] = PROBLEM_SCHEMA
+        for methods in schema["paths"].values():
+            for operation in methods.values():
+                operation["responses"]["default"] = PROBLEM_RESPONSE
+        return schema
+
+
+api = AssayAPI(
+    title="Assay",
+    version="1",
+    description="Experiment control plane for post-training LLM agents. Every list is paged by cursor; every error is a problem document.",
+    docs_url=None,
+    auth=[Bearer(), Session()],
+    parser=StrictParser(),
+    renderer=StrictRenderer(),
+)

@@ -50,7 +50,7 @@ MIDDLEWARE = [
     "controlplane.accounts.request_id.request_id_middleware",
     "controlplane.api.middleware.problem_middleware",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "controlplane.static.StaticFilesMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -113,6 +113,7 @@ STORAGES = {
     },
 }
 WHITENOISE_USE_FINDERS = DEBUG
+WHITENOISE_ALLOW_ALL_ORIGINS = False
 
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"

@@ -1,6 +1,7 @@
 """Client of Ray's Jobs REST and state API. Nothing of ray is imported: the control plane speaks HTTP with a deadline."""
 
 from dataclasses import dataclass, field
+from functools import cache
 
 import httpx
 from django.conf import settings
@@ -64,19 +65,21 @@ class Group:
     job_id: str
 
 
+@cache
+def house_client(base_url: str, timeout: float) -> httpx.Client:
+    """A kept client for a service of this house. Making one costs more than most requests: it reads every certificate authority.
+
+    No proxy of the environment stands between two processes of one house.
+    """
+    return httpx.Client(base_url=base_url, timeout=timeout, trust_env=False)
+
+
 class RayJobs:
     """One Ray head. Every call raises RayUnreachable or RayRefused; none waits longer than `timeout` seconds."""
 
     def __init__(self, address: str | None = None, timeout: float = TIMEOUT_S):
         self.address = address or settings.RAY_ADDRESS
-        # A proxy of the environment must not stand between two processes of one house.
-        self._http = httpx.Client(base_url=self.address, timeout=timeout, trust_env=False)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._http.close()
+        self._http = house_client(self.address, timeout)
 
     def submit(self, submission_id: str, entrypoint: str, env: dict[str, str], metadata: dict[str, str], resources: dict[str, float]) -> None:
         """Start a job. Raises JobExists when it was submitted before."""

@@ -24,7 +24,7 @@ from controlplane.cluster import services as cluster
 from controlplane.cluster.models import GrantState, ReconcilerTick
 from controlplane.runs import attempts, scheduling
 from controlplane.runs.models import OPEN_ATTEMPT, Attempt, Run
-from controlplane.runs.ray_jobs import JobExists, RayError, RayJobs, RayRefused
+from controlplane.runs.ray_jobs import JobExists, RayError, RayJobs, RayRefused, house_client
 from controlplane.runs.releasing import release_grants
 from runner.contract.states import AttemptState, RunState
 
@@ -84,7 +84,7 @@ def note_answering() -> None:
 
 def web_answers() -> bool:
     try:
-        return httpx.get(f"{settings.ASSAY_CALLBACK_URL}/healthz", timeout=WEB_TIMEOUT_S, trust_env=False).is_success
+        return house_client(settings.ASSAY_CALLBACK_URL, WEB_TIMEOUT_S).get("/healthz").is_success
     except httpx.HTTPError:
         return False
 
@@ -92,9 +92,9 @@ def web_answers() -> bool:
 def look_at_ray() -> str:
     """Take over node capacities and stop jobs whose attempt is closed. Returns what went wrong, in words."""
     try:
-        with RayJobs() as ray:
-            cluster.sync_nodes(ray.nodes())
-            stop_orphans(ray)
+        ray = RayJobs()
+        cluster.sync_nodes(ray.nodes())
+        stop_orphans(ray)
     except RayError as error:
         return str(error)
     return ""
@@ -127,11 +127,11 @@ def reconcile_run(run_id) -> None:
     unless it is Ray's.
     """
     try:
-        with RayJobs() as ray:
-            attempt = Attempt.objects.filter(run=run_id, state__in=OPEN_ATTEMPT).select_related("run__project").first()
-            if attempt:
-                advance(attempt, ray)
-            release_grants(run_id, ray)
+        ray = RayJobs()
+        attempt = Attempt.objects.filter(run=run_id, state__in=OPEN_ATTEMPT).select_related("run__project").first()
+        if attempt:
+            advance(attempt, ray)
+        release_grants(run_id, ray)
     except Exception as error:
         back_off(run_id, error)
         if not isinstance(error, RayError):

@@ -74,7 +74,7 @@ class IngestBatch(models.Model):
 
     A reconnecting page asks for everything after its cursor; the touched ranges of the batches after it say
     which points, episodes and log lines to read again. `touched` has steps [first, last], names [new series],
-    logs [first id, last id], episodes [ids], and counts [accepted, repeated, conflicting].
+    logs [first id, last id], episodes [ids], events (how many), and counts [accepted, repeated, conflicting].
     """
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="+")

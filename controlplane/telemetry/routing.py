@@ -1,3 +1,7 @@
 """WebSocket paths."""
 
-websocket_urlpatterns: list = []
+from django.urls import path
+
+from controlplane.telemetry.consumers import LiveConsumer
+
+websocket_urlpatterns = [path("ws/live", LiveConsumer.as_asgi())]

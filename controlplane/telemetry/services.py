@@ -100,6 +100,7 @@ class _Touched:
     names: tuple[str, ...] = ()
     logs: tuple[int, int] | None = None
     episodes: list[str] = field(default_factory=list)
+    events: int = 0
 
     def document(self) -> dict:
         return {name: value for name, value in vars(self).items() if value}
@@ -114,6 +115,7 @@ def _write(run: Run, attempt: Attempt, batch: Batch) -> Receipt:
         names=written.names,
         logs=_write_logs(attempt, batch.logs),
         episodes=[str(episode) for episode in record_events(attempt, batch.episodes)],
+        events=len(batch.events),
     )
     write_samples(run.pk, batch.samples)
     _write_events(attempt, batch.events)

@@ -1,0 +1,43 @@
+"""The log tab of a run: filtered, searched, paged backwards, and followed live by the page's script."""
+
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import BadRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from controlplane.runs.run_views import find_run, live_info, page_context
+from controlplane.telemetry.models import LogLine
+from controlplane.telemetry.selectors import search_logs
+from runner.contract.events import LOG_LEVELS
+
+PAGE = 200
+
+
+@login_required
+@require_GET
+def logs(request: HttpRequest, pk) -> HttpResponse:
+    """The newest lines, or with `before` the page above them for htmx to put on top."""
+    run = find_run(request, pk)
+    wanted = _wanted(request)
+    lines = search_logs(run, **wanted, limit=PAGE + 1)
+    older, lines = len(lines) > PAGE, lines[-PAGE:]
+    partial = "before" in wanted
+    context = {} if partial else page_context(request, run, "logs") | {"run_info": live_info(run, list(run.attempts.all())), "components": components(run)}
+    context |= {"run": run, "lines": lines, "older": older, "levels": LOG_LEVELS, "chosen_levels": wanted["levels"], "chosen_components": wanted["components"]}
+    return render(request, "runs/run/_lines.html" if partial or request.headers.get("HX-Request") else "runs/run/logs.html", context)
+
+
+def _wanted(request: HttpRequest) -> dict:
+    """`search_logs`' arguments from the query."""
+    wanted = {"search": request.GET.get("q", "").strip(), "components": request.GET.getlist("component"), "levels": request.GET.getlist("level")}
+    for name in ("before", "attempt"):
+        if text := request.GET.get(name):
+            if not text.isdigit():
+                raise BadRequest(f"{name}: {text!r:.40} is no whole number")
+            wanted[name] = int(text)
+    return wanted
+
+
+def components(run) -> list[str]:
+    return list(LogLine.objects.filter(run=run).order_by("component").values_list("component", flat=True).distinct())

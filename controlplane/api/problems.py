@@ -97,7 +97,7 @@ def _of_document(error: InvalidDocument) -> Problem:
 
 
 def _of_bank(error: InvalidBank) -> Problem:
-    errors = [FieldError(f"/file/{line}", f"line {line}: {reason}" if line else reason) for line, reason in error.problems]
+    errors = [FieldError(f"/file/{line}" if line else "/file", f"line {line}: {reason}" if line else reason) for line, reason in error.problems]
     return Problem(422, "Invalid bank file", f"{len(errors)} problems; nothing was imported", errors)
 
 

@@ -1,7 +1,7 @@
 """Task banks as files: tasks and demonstrations in canonical JSON lines, named by their digest."""
 
 import json
-from typing import Annotated, Any, Iterable, Literal
+from typing import Annotated, Any, Callable, Iterable, Literal
 
 import zstandard
 from pydantic import Field, ValidationError
@@ -9,7 +9,8 @@ from pydantic import Field, ValidationError
 from runner.contract.canonical import Document, canonical_bytes, digest
 
 MAX_LINE = 1 << 20
-MAX_BYTES = 1 << 30
+MAX_BYTES = 1 << 28
+CHUNK = 1 << 14
 
 
 class Choice(Document):
@@ -70,14 +71,20 @@ def write_bank(records: Iterable[Task | Demonstration]) -> tuple[bytes, str]:
     return zstandard.ZstdCompressor(level=10).compress(text), digest(text)
 
 
-def read_bank(data: bytes) -> tuple[list[Task], list[Demonstration], str]:
-    """Tasks, demonstrations and digest. Raises InvalidBank naming each bad line; imports nothing by halves."""
+def read_bank(
+    data: bytes, check: Callable[[Task | Demonstration], None] = lambda record: None
+) -> tuple[list[Task], list[Demonstration], str]:
+    """Tasks, demonstrations and digest. Raises InvalidBank naming each bad line; imports nothing by halves.
+
+    `check` may refuse a record by raising ValueError with the reason.
+    """
     text = _decompress(data)
     tasks, demonstrations, problems, seen = [], [], [], set()
     for number, line in enumerate(text.splitlines(), 1):
         try:
             record = _read_line(line)
-        except ValueError as error:
+            check(record)
+        except (ValueError, RecursionError) as error:
             problems.append((number, str(error)))
             continue
         if (record.record, record.key) in seen:
@@ -92,14 +99,18 @@ def read_bank(data: bytes) -> tuple[list[Task], list[Demonstration], str]:
 
 
 def _decompress(data: bytes) -> bytes:
+    frame, text = zstandard.ZstdDecompressor().decompressobj(), bytearray()
     try:
-        with zstandard.ZstdDecompressor().stream_reader(data) as stream:
-            text = stream.read(MAX_BYTES + 1)
+        for start in range(0, len(data), CHUNK):
+            text += frame.decompress(data[start : start + CHUNK])
+            if len(text) > MAX_BYTES:
+                raise InvalidBank([(0, f"larger than {MAX_BYTES} bytes when unpacked")])
     except zstandard.ZstdError as error:
         raise InvalidBank([(0, f"not a zstd file: {error}")]) from None
-    if len(text) > MAX_BYTES:
-        raise InvalidBank([(0, f"larger than {MAX_BYTES} bytes when unpacked")])
-    return text
+    # A file that was cut short unpacks without an error, to fewer lines.
+    if not frame.eof or frame.unused_data:
+        raise InvalidBank([(0, "not one whole zstd frame; the file is cut short or something follows it")])
+    return bytes(text)
 
 
 def _read_line(line: bytes) -> Task | Demonstration:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator, Sequence
 from runner.assignment import Assignment, Bank
 from runner.contract.bank import Task
 from runner.contract.run_config import HeldOutEvaluation
-from runner.evaluation.baselines import choice_baselines
+from runner.contract.baselines import choice_baselines
 from runner.evaluation.protocol import protocol_document
 from runner.evaluation.scores import Result, metrics, summarise
 from runner.policies.base import SamplingParams

@@ -1,7 +1,7 @@
 import pytest
 
 from runner.contract.bank import Task
-from runner.evaluation.baselines import choice_baselines
+from runner.contract.baselines import choice_baselines
 from runner.evaluation.scores import Result, mean, metrics, summarise
 
 

@@ -27,6 +27,6 @@ def pin(request: HttpRequest, pk) -> HttpResponse:
     """Keep a checkpoint whatever retention says, or leave it to retention again."""
     checkpoint = get_object_or_404(Checkpoint.objects.for_user(request.user).select_related("run__project__team"), pk=pk)
     pinned = request.POST.get("pinned") == "1"
-    (services.pin if pinned else services.unpin)(request.user, checkpoint)
+    services.set_pinned(request.user, checkpoint, pinned)
     messages.success(request, f"Step {checkpoint.step} is {'pinned' if pinned else 'no longer pinned'}")
     return redirect("run-checkpoints", checkpoint.run_id)

@@ -1,0 +1,136 @@
+"""Signing in by link, and the settings page: theme, API tokens, members."""
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from controlplane.accounts import selectors, services
+from controlplane.accounts.choices import Role, Scope
+from controlplane.accounts.models import ApiToken, Membership, Team, User
+
+
+def _said(error: ValidationError) -> str:
+    return " ".join(error.messages)
+
+
+# ---------------------------------------------------------------- signing in
+@require_GET
+def login_page(request: HttpRequest) -> HttpResponse:
+    """Says where links come from; the link itself does the signing in."""
+    return redirect("runs") if request.user.is_authenticated else render(request, "accounts/login.html", {"embedded": settings.ASSAY_MODE == "embedded"})
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+def login_link(request: HttpRequest, token: str) -> HttpResponse:
+    """GET only offers the button, so that a link previewer cannot use the link up; POST signs in."""
+    if request.method == "POST":
+        if services.sign_in_with_link(request, token):
+            return redirect("runs")
+        good = False
+    else:
+        good = services.login_link_is_good(token)
+    response = render(request, "accounts/login_link.html", {"good": good}, status=200 if good else 410)
+    # Not no-referrer: with it a browser posts Origin null, which the CSRF check refuses. The path, and so the token, stays unsaid.
+    response["Referrer-Policy"] = "strict-origin"
+    return response
+
+
+@require_POST
+def sign_out(request: HttpRequest) -> HttpResponse:
+    logout(request)
+    return redirect("login")
+
+
+# ---------------------------------------------------------------- settings
+@login_required
+@require_GET
+def settings_page(request: HttpRequest) -> HttpResponse:
+    context = {
+        "tokens": selectors.tokens_of(request.user),
+        "memberships": selectors.memberships_of(request.user),
+        "scopes": Scope.choices,
+        "roles": Role.choices,
+        "fresh_token": request.session.pop("fresh_token", None),
+        "fresh_link": request.session.pop("fresh_link", None),
+    }
+    return render(request, "accounts/settings.html", context)
+
+
+@login_required
+@require_POST
+def set_theme(request: HttpRequest) -> HttpResponse:
+    theme = request.POST.get("theme")
+    if theme not in dict(User._meta.get_field("theme").choices):
+        return HttpResponse(f"theme: {theme!r} is none of system, light, dark", status=400, content_type="text/plain")
+    User.objects.filter(pk=request.user.pk).update(theme=theme)
+    return HttpResponse(status=204)
+
+
+@login_required
+@require_POST
+def create_token(request: HttpRequest) -> HttpResponse:
+    """The secret rides in the session to the next page view, which shows it once and forgets it."""
+    team = get_object_or_404(Team, memberships__user=request.user, pk=request.POST.get("team"))
+    try:
+        secret, token = services.create_token(request.user, team, request.POST.get("name", ""), request.POST.getlist("scopes"))
+        request.session["fresh_token"] = {"name": token.name, "secret": secret}
+    except ValidationError as error:
+        messages.error(request, _said(error))
+    return redirect("settings")
+
+
+@login_required
+@require_POST
+def revoke_token(request: HttpRequest, pk: int) -> HttpResponse:
+    token = get_object_or_404(ApiToken.objects.for_user(request.user), pk=pk)
+    services.revoke_token(request.user, token)
+    messages.success(request, f"Token {token.name} is revoked")
+    return redirect("settings")
+
+
+@login_required
+@require_POST
+def invite(request: HttpRequest, team: int) -> HttpResponse:
+    team = get_object_or_404(Team, memberships__user=request.user, pk=team)
+    try:
+        membership, link = services.invite(request.user, team, request.POST.get("username", ""), request.POST.get("role", ""))
+        request.session["fresh_link"] = link and {"username": membership.user.username, "link": link}
+        messages.success(request, f"{membership.user.username} is now {membership.role} in {team.name}")
+    except (ValidationError, ValueError) as error:
+        messages.error(request, _said(error) if isinstance(error, ValidationError) else str(error))
+    return redirect("settings")
+
+
+def _membership(request: HttpRequest, pk: int) -> Membership:
+    return get_object_or_404(Membership.objects.select_related("team", "user"), team__memberships__user=request.user, pk=pk)
+
+
+@login_required
+@require_POST
+def change_role(request: HttpRequest, pk: int) -> HttpResponse:
+    membership = _membership(request, pk)
+    try:
+        services.change_role(request.user, membership, request.POST.get("role", ""))
+        messages.success(request, f"{membership.user.username} is now {membership.role}")
+    except (ValidationError, ValueError) as error:
+        messages.error(request, _said(error) if isinstance(error, ValidationError) else str(error))
+    return redirect("settings")
+
+
+@login_required
+@require_POST
+def remove_member(request: HttpRequest, pk: int) -> HttpResponse:
+    membership = _membership(request, pk)
+    try:
+        services.remove_member(request.user, membership)
+        messages.success(request, f"{membership.user.username} left {membership.team.name}; their tokens of this team are revoked")
+    except ValidationError as error:
+        messages.error(request, _said(error))
+    return redirect("settings")

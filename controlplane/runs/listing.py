@@ -1,0 +1,171 @@
+"""The list of runs: filters as the URL states them, facet counts in one query, keyset pages under every sort."""
+
+import base64
+import json
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from django.db.models import Count, F, FloatField, Q, QuerySet, Value
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.db.models.functions import Cast, Coalesce
+
+from controlplane.runs.models import Run
+
+REWARD = "critic/score/mean"
+FACETS = {
+    "state": "state",
+    "method": "method",
+    "environment": "environment",
+    "model": "model",
+    "project": "project__slug",
+    "owner": "owner__username",
+    "experiment": "experiment",
+}
+PAGE = 50
+# Below every finite reward, so that runs without one come last when the best come first.
+_NO_REWARD = Value(float("-inf"), FloatField())
+SORTS = {
+    "created": F("created_at"),
+    "name": F("name"),
+    "step": F("step"),
+    "reward": Coalesce(Cast(KeyTextTransform("value", KeyTransform("reward", "latest")), FloatField()), _NO_REWARD),
+}
+READERS = {"created": datetime.fromisoformat, "name": str, "step": int, "reward": float}
+DEFAULT_SORT = "-created"
+
+
+class InvalidFilter(ValueError):
+    """A query parameter cannot be read; the message names it, its value and the remedy."""
+
+
+@dataclass(frozen=True)
+class RunFilters:
+    """What the query parameters of a list mean. Values inside one facet are alternatives; facets narrow each other."""
+
+    search: str = ""
+    tag: str = ""
+    archived: bool = False
+    sort: str = DEFAULT_SORT
+    facets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, parameters: Mapping) -> "RunFilters":
+        """From a QueryDict. Unknown parameters belong to someone else and are left alone. Raises InvalidFilter."""
+        sort = parameters.get("sort") or DEFAULT_SORT
+        if sort.removeprefix("-") not in SORTS:
+            raise InvalidFilter(f"sort: {sort!r} is none of {', '.join(SORTS)}, each with or without a leading -")
+        facets = {name: tuple(parameters.getlist(name)) for name in FACETS if parameters.getlist(name)}
+        return cls((parameters.get("q") or "").strip(), parameters.get("tag") or "", parameters.get("archived") == "1", sort, facets)
+
+    @property
+    def narrowed(self) -> bool:
+        return bool(self.search or self.tag or self.facets)
+
+    def chosen(self) -> list[tuple[str, str]]:
+        """Each chosen value as (facet, value), for the chips above the table."""
+        return [(name, value) for name, values in self.facets.items() for value in values]
+
+    def restrict(self, runs: QuerySet, facets: bool = True) -> QuerySet:
+        runs = runs.filter(archived_at__isnull=not self.archived)
+        if self.search:
+            runs = runs.filter(self._found())
+        if self.tag:
+            runs = runs.filter(tags__contains=[self.tag])
+        if facets:
+            for name, values in self.facets.items():
+                runs = runs.filter(**{f"{FACETS[name]}__in": values})
+        return runs
+
+    def _found(self) -> Q:
+        words = Q(name__icontains=self.search) | Q(experiment__icontains=self.search) | Q(tags__contains=[self.search])
+        start = self.search.lower().replace("-", "")
+        if len(start) >= 4 and all(letter in "0123456789abcdef" for letter in start) and len(start) <= 32:
+            words |= Q(id__range=(uuid.UUID(hex=start.ljust(32, "0")), uuid.UUID(hex=start.ljust(32, "f"))))
+        return words
+
+
+@dataclass(frozen=True)
+class Facet:
+    """One facet with its values as (value, runs, chosen), the most frequent first."""
+
+    name: str
+    values: list[tuple[str, int, bool]]
+
+    @property
+    def any_chosen(self) -> bool:
+        return any(chosen for _, _, chosen in self.values)
+
+
+def facets(user, filters: RunFilters) -> tuple[int, list[Facet]]:
+    """How many runs the filters keep, and each facet's values counted under all the *other* facets' choices."""
+    columns = list(FACETS.values())
+    groups = list(filters.restrict(Run.objects.for_user(user), facets=False).order_by().values_list(*columns).annotate(n=Count("pk")))
+    names = list(FACETS)
+    total = sum(row[-1] for row in groups if _keeps(row, names, filters.facets))
+    return total, [_facet(name, groups, names, filters.facets) for name in names]
+
+
+def _keeps(row: tuple, names: list[str], chosen: dict) -> bool:
+    return all(row[names.index(name)] in values for name, values in chosen.items())
+
+
+def _facet(name: str, groups: list[tuple], names: list[str], chosen: dict) -> Facet:
+    others = {other: values for other, values in chosen.items() if other != name}
+    counts = Counter({value: 0 for value in chosen.get(name, ())})
+    for row in groups:
+        if row[names.index(name)] and _keeps(row, names, others):
+            counts[row[names.index(name)]] += row[-1]
+    return Facet(name, [(value, count, value in chosen.get(name, ())) for value, count in counts.most_common()])
+
+
+@dataclass(frozen=True)
+class Page:
+    """`cursor` leads to the following page; None at the end."""
+
+    runs: list[Run]
+    cursor: str | None
+
+
+def page(user, filters: RunFilters, cursor: str | None = None, limit: int = PAGE) -> Page:
+    """Up to `limit` runs after `cursor`. Raises InvalidFilter for a cursor that we did not make."""
+    key, descending = filters.sort.removeprefix("-"), filters.sort.startswith("-")
+    runs = filters.restrict(Run.objects.for_user(user)).annotate(sort_key=SORTS[key]).select_related("project", "owner")
+    if cursor:
+        runs = runs.filter(_after(*_read(cursor, key), descending))
+    order = ["-sort_key", "-id"] if descending else ["sort_key", "id"]
+    found = list(runs.defer("config", "document").order_by(*order)[: limit + 1])
+    following = _write(found[limit - 1]) if len(found) > limit else None
+    return Page(found[:limit], following)
+
+
+def by_ids(user, ids: list[uuid.UUID]) -> list[Run]:
+    """The rows of a list that changed, in no particular order."""
+    return list(Run.objects.for_user(user).filter(pk__in=ids).select_related("project", "owner").defer("config", "document"))
+
+
+def _after(value, identifier: uuid.UUID, descending: bool) -> Q:
+    beyond = "lt" if descending else "gt"
+    return Q(**{f"sort_key__{beyond}": value}) | Q(sort_key=value) & Q(**{f"id__{beyond}": identifier})
+
+
+def _write(run: Run) -> str:
+    value = run.sort_key.isoformat() if hasattr(run.sort_key, "isoformat") else str(run.sort_key)
+    return base64.urlsafe_b64encode(json.dumps([value, run.pk.hex]).encode()).decode().rstrip("=")
+
+
+def _read(cursor: str, key: str) -> tuple:
+    try:
+        value, identifier = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        return READERS[key](value), uuid.UUID(hex=identifier)
+    except (ValueError, TypeError) as error:
+        raise InvalidFilter(f"cursor: {cursor!r:.60} is not one of ours ({error}); start from the first page") from None
+
+
+def toggled(filters: RunFilters, name: str, value: str) -> RunFilters:
+    """`filters` with one facet value switched."""
+    values = filters.facets.get(name, ())
+    values = tuple(other for other in values if other != value) if value in values else (*values, value)
+    return replace(filters, facets={**filters.facets, name: values} if values else {k: v for k, v in filters.facets.items() if k != name})

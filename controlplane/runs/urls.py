@@ -1,0 +1,19 @@
+from django.urls import path
+
+from controlplane.runs import compare_views, run_views, views
+
+urlpatterns = [
+    path("runs", views.run_list, name="runs"),
+    path("runs/rows", views.run_rows, name="run-rows"),
+    path("runs/bulk", views.bulk, name="runs-bulk"),
+    path("compare", compare_views.compare, name="compare"),
+    path("runs/<uuid:pk>", run_views.overview, name="run"),
+    path("runs/<uuid:pk>/header", run_views.header, name="run-header"),
+    path("runs/<uuid:pk>/metrics", run_views.metrics, name="run-metrics"),
+    path("runs/<uuid:pk>/config", run_views.config, name="run-config"),
+    path("runs/<uuid:pk>/audit", run_views.audit, name="run-audit"),
+    path("runs/<uuid:pk>/stop", run_views.stop, name="run-stop"),
+    path("runs/<uuid:pk>/resume", run_views.resume, name="run-resume"),
+    path("runs/<uuid:pk>/retry", run_views.retry, name="run-retry"),
+    path("runs/<uuid:pk>/archive", run_views.archive, name="run-archive"),
+]

@@ -1,0 +1,119 @@
+"""The parts of a page that are computed: icons, navigation, states, sparklines, the map of script modules."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+
+from django import template
+from django.conf import settings
+from django.contrib.staticfiles.storage import staticfiles_storage
+from django.templatetags.static import static
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html
+from django.utils.safestring import mark_safe
+
+register = template.Library()
+
+COLOURS = 10
+SPARK_WIDTH, SPARK_HEIGHT = 72, 20
+
+
+@dataclass(frozen=True)
+class NavItem:
+    """An entry of the rail; `pages` are the URL names under which it is current."""
+
+    label: str
+    name: str
+    icon: str
+    key: str
+    pages: frozenset[str]
+
+
+NAV = (
+    NavItem("Runs", "runs", "runs", "g r", frozenset({"runs", "run"})),
+    NavItem("Launch", "launch", "launch", "g l", frozenset({"launch"})),
+    NavItem("Compare", "compare", "compare", "g m", frozenset({"compare"})),
+    NavItem("Task banks", "banks", "bank", "g t", frozenset({"banks", "bank", "bank-import"})),
+    NavItem("Cluster", "cluster", "cluster", "g k", frozenset({"cluster"})),
+)
+
+
+@register.simple_tag
+def icon(name: str, classes: str = "") -> str:
+    return format_html('<svg class="icon {}" aria-hidden="true"><use href="{}#{}"></use></svg>', classes, static("icons.svg"), name)
+
+
+@register.simple_tag(takes_context=True)
+def navigation(context) -> list[dict]:
+    """The entries of the rail whose pages this installation has."""
+    match = getattr(context.get("request"), "resolver_match", None)
+    here = (match.url_name or "") if match else ""
+    return [
+        {"item": item, "url": url, "current": here in item.pages or here.split("-")[0] in item.pages} for item in NAV if (url := _url(item.name))
+    ]
+
+
+def _url(name: str) -> str | None:
+    try:
+        return reverse(name)
+    except NoReverseMatch:
+        return None
+
+
+@register.simple_tag
+def state(value: str, word: str = "") -> str:
+    """A state as shape, colour and word."""
+    return format_html('<span class="state state-{}">{}</span>', value, word or str(value).capitalize())
+
+
+@register.filter
+def colour(identifier) -> str:
+    """The chart colour class that belongs to a run for ever."""
+    return f"c{colour_index(identifier)}"
+
+
+def colour_index(identifier) -> int:
+    return int(str(identifier).replace("-", "")[:8], 16) % COLOURS
+
+
+@register.simple_tag
+def sparkline(values: list[float | None] | None, label: str = "") -> str:
+    """An SVG line over `values`; a missing value breaks the line."""
+    known = [value for value in values or [] if value is not None]
+    if len(known) < 2:
+        return mark_safe('<svg class="spark" aria-hidden="true"></svg>')
+    low, high = min(known), max(known)
+    x_of = lambda index: 1 + index * (SPARK_WIDTH - 4) / (len(values) - 1)
+    y_of = lambda value: SPARK_HEIGHT - 3 - (value - low) / ((high - low) or 1) * (SPARK_HEIGHT - 6)
+    places = [None if value is None else (round(x_of(index), 1), round(y_of(value), 1)) for index, value in enumerate(values)]
+    last = next(place for place in reversed(places) if place)
+    return format_html(
+        '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}"><path d="{}"></path><circle cx="{}" cy="{}" r="1.8"></circle></svg>',
+        *(SPARK_WIDTH, SPARK_HEIGHT, label or f"from {known[0]:.3g} to {known[-1]:.3g}", _path(places), *last),
+    )
+
+
+def _path(places: list[tuple[float, float] | None]) -> str:
+    pieces, drawing = [], False
+    for place in places:
+        if place:
+            pieces.append(f"{'L' if drawing else 'M'}{place[0]} {place[1]}")
+        drawing = place is not None
+    return "".join(pieces)
+
+
+@register.simple_tag(takes_context=True)
+def importmap(context) -> str:
+    """Names every script module `assay/<file>`, so that modules import each other under hashed, cacheable addresses."""
+    modules = _modules() if settings.DEBUG else _cached_modules()
+    return format_html(
+        '<script type="importmap" nonce="{}">{}</script>', context["CSP_NONCE"], mark_safe(json.dumps({"imports": modules}).replace("<", "\\u003c"))
+    )
+
+
+def _modules() -> dict[str, str]:
+    folder = next(path for path in settings.STATICFILES_DIRS) / "js"
+    return {f"assay/{path.name}": staticfiles_storage.url(f"js/{path.name}") for path in sorted(folder.glob("*.js"))}
+
+
+_cached_modules = cache(_modules)

@@ -1,0 +1,40 @@
+"""Pages that belong to no app: the front door, the state of the house, and what is shown when something goes wrong."""
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+
+def home(request: HttpRequest) -> HttpResponse:
+    return redirect("runs")
+
+
+@login_required
+def house_status(request: HttpRequest) -> HttpResponse:
+    """The banner about the reconciler; empty while all is well."""
+    return render(request, "parts/house.html")
+
+
+def _error(request: HttpRequest, status: int, title: str, text: str) -> HttpResponse:
+    return render(request, "error.html", {"title": title, "text": text}, status=status)
+
+
+def bad_request(request: HttpRequest, exception=None) -> HttpResponse:
+    return _error(request, 400, "The request could not be read", "Something between the browser and Assay changed it. Reload the page and try once more.")
+
+
+def forbidden(request: HttpRequest, exception=None, reason: str = "") -> HttpResponse:
+    text = str(exception or "") or "Your role in this team does not allow it."
+    return _error(request, 403, "Not allowed", text)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    return _error(request, 403, "The form has expired", "Its token is not the one of your session. Go back, reload the page and send it again.")
+
+
+def not_found(request: HttpRequest, exception=None) -> HttpResponse:
+    return _error(request, 404, "Nothing here", "The address is wrong, the object was deleted, or it belongs to a team you are not in.")
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    return _error(request, 500, "Assay failed to answer", "The log holds the cause under this request id. Your data is safe; try again in a moment.")

@@ -1,0 +1,94 @@
+/** What every page does: copy buttons, dialogs, menus, theme, ages, toasts, keys. */
+
+import { startKeys } from "assay/keys.js";
+import { toast, startToasts } from "assay/toasts.js";
+
+const MINUTE = 60, HOUR = 3600, DAY = 86400;
+
+/** @param {string} iso @returns {string} how long ago, in the words of the server's `age` filter */
+function ago(iso) {
+  const seconds = Math.max(0, (Date.now() - Date.parse(iso)) / 1000);
+  if (seconds >= DAY) return `${Math.floor(seconds / DAY)} d ago`;
+  if (seconds >= HOUR) return `${Math.floor(seconds / HOUR)} h ago`;
+  if (seconds >= MINUTE) return `${Math.floor(seconds / MINUTE)} min ago`;
+  return "just now";
+}
+
+function refreshAges() {
+  for (const element of document.querySelectorAll("time[data-age]")) {
+    element.textContent = ago(element.getAttribute("datetime") ?? "");
+  }
+}
+
+/** @param {HTMLElement} button */
+async function copy(button) {
+  const source = button.dataset.copyFrom ? document.querySelector(button.dataset.copyFrom) : null;
+  const text = source ? source.textContent ?? "" : button.dataset.copy || location.href;
+  try {
+    await navigator.clipboard.writeText(text);
+    toast("Copied", "success");
+  } catch {
+    toast("The browser refused to copy; select the text and copy it by hand", "error");
+  }
+}
+
+/** @param {HTMLElement} button */
+async function setTheme(button) {
+  const theme = button.dataset.themeSet ?? "system";
+  document.documentElement.dataset.theme = theme;
+  for (const other of document.querySelectorAll("[data-theme-set]")) {
+    other.setAttribute("aria-pressed", String(other.getAttribute("data-theme-set") === theme));
+  }
+  document.dispatchEvent(new CustomEvent("assay:theme"));
+  await fetch(button.dataset.url ?? "", { method: "POST", headers: { "X-CSRFToken": csrfToken() }, body: new URLSearchParams({ theme }) });
+}
+
+/** @returns {string} the token that Django expects with every POST of this page */
+export function csrfToken() {
+  return JSON.parse(document.body.getAttribute("hx-headers") ?? "{}")["X-CSRFToken"] ?? "";
+}
+
+/** @param {MouseEvent} event */
+function onClick(event) {
+  const target = /** @type {HTMLElement} */ (event.target);
+  const button = /** @type {HTMLElement | null} */ (target.closest("[data-copy], [data-copy-from], [data-dialog], [data-close], [data-theme-set]"));
+  for (const menu of document.querySelectorAll("details.menu[open]")) {
+    if (!menu.contains(target)) menu.removeAttribute("open");
+  }
+  if (!button) return;
+  if ("copy" in button.dataset || "copyFrom" in button.dataset) copy(button);
+  if (button.dataset.dialog) openDialog(button.dataset.dialog);
+  if ("close" in button.dataset) button.closest("dialog")?.close();
+  if (button.dataset.themeSet) setTheme(button);
+}
+
+/** @param {string} selector */
+function openDialog(selector) {
+  const dialog = /** @type {HTMLDialogElement | null} */ (document.querySelector(selector));
+  dialog?.showModal();
+}
+
+/** A button stays disabled until its form's `data-confirm` field holds the expected word. @param {Event} event */
+function onInput(event) {
+  const field = /** @type {HTMLInputElement} */ (event.target);
+  if (!("confirm" in field.dataset)) return;
+  const submit = /** @type {HTMLButtonElement | null} */ (field.form?.querySelector("button.danger"));
+  if (submit) submit.disabled = field.value.trim() !== field.dataset.confirm;
+}
+
+/** @param {any} event */
+function onRequestFailed(event) {
+  const request = event.detail.xhr;
+  const id = request?.getResponseHeader?.("X-Request-ID");
+  toast(request?.status ? `The server answered ${request.status}${id ? ` (request ${id})` : ""}` : "The server did not answer", "error");
+}
+
+document.addEventListener("click", onClick);
+document.addEventListener("input", onInput);
+document.addEventListener("htmx:responseError", onRequestFailed);
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") document.querySelector("details.menu[open]")?.removeAttribute("open");
+});
+setInterval(refreshAges, 20_000);
+startToasts();
+startKeys();

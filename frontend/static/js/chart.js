@@ -1,0 +1,188 @@
+/** One chart. The only module that knows Plotly: it takes named series and draws them; it owns no data source. */
+
+import { smoothed } from "assay/series.js";
+
+/**
+ * @typedef {{label: string, colour: number, series: import("assay/series.js").Series | undefined, dash?: string}} Line
+ * @typedef {{kind: string, x: number, text: string, url?: string}} Mark
+ * @typedef {{lines: Line[], stacked: boolean, smoothing: number, axis: "step" | "wall" | "tokens", range: [number, number] | null,
+ *   attempts: {number: number, x: number}[], marks: Mark[]}} View
+ */
+
+const LANE = { checkpoint: "triangle-up", evaluation: "diamond", incident: "x", stage: "line-ns", attempt: "square", note: "circle" };
+const EDGE = { nan: ["x", "NaN", 0.96], positive_infinite: ["triangle-up", "+∞", 0.99], negative_infinite: ["triangle-down", "−∞", 0.02] };
+const AXIS_TITLE = { step: "step", wall: "time", tokens: "tokens" };
+const FADED = "33";
+
+/** @type {Promise<void> | null} */
+let loading = null;
+
+/** @returns {Promise<void>} when Plotly is there; it is fetched once, by the first chart that comes into view */
+function loadPlotly() {
+  loading ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = /** @type {HTMLMetaElement} */ (document.querySelector('meta[name="plotly"]')).content;
+    script.onload = () => resolve();
+    script.onerror = () => reject(new Error("Plotly could not be loaded"));
+    document.head.append(script);
+  });
+  return loading;
+}
+
+/** @type {Record<string, string> | null} */
+let palette = null;
+document.addEventListener("assay:theme", () => (palette = null));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (palette = null));
+
+/** Resolved colours of the present theme. @returns {Record<string, string>} */
+function colours() {
+  if (palette) return palette;
+  const probe = document.createElement("span");
+  document.body.append(probe);
+  /** @param {string} name */
+  const resolve = (name) => {
+    probe.style.color = `var(${name})`;
+    return getComputedStyle(probe).color;
+  };
+  palette = Object.fromEntries(["--text", "--muted", "--line", "--line-strong", "--raised", "--bad", "--accent"].map((name) => [name, resolve(name)]));
+  const style = getComputedStyle(document.documentElement);
+  for (let index = 0; index < 10; index += 1) palette[`--c${index}`] = style.getPropertyValue(`--c${index}`).trim();
+  probe.remove();
+  return palette;
+}
+
+/** @param {View["axis"]} axis @returns {(x: number) => number | Date} from our numbers to what the axis shows */
+const scaleOf = (axis) => (axis === "wall" ? (x) => new Date(x * 1000) : (x) => x);
+
+/** @param {Line} line @param {View["axis"]} axis */
+function places(line, axis) {
+  const columns = /** @type {import("assay/series.js").Series} */ (line.series).columns;
+  if (axis === "wall") return (columns.x ?? []).map((x) => (x === null ? null : new Date(x * 1000)));
+  return axis === "step" ? columns.start : columns.x ?? columns.start;
+}
+
+/** The band from min to max, drawn only where a bucket holds more than one value. @param {Line} line @param {View} view @param {string} colour */
+function band(line, view, colour) {
+  const columns = /** @type {import("assay/series.js").Series} */ (line.series).columns;
+  if (view.stacked || !columns.count.some((count) => count > 1)) return [];
+  const x = places(line, view.axis);
+  const edge = { x, type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false, connectgaps: false };
+  return [{ ...edge, y: columns.min }, { ...edge, y: columns.max, fill: "tonexty", fillcolor: colour + "26" }];
+}
+
+/** @param {Line} line @param {View} view */
+function traces(line, view) {
+  if (!line.series?.length) return [];
+  const colour = colours()[`--c${line.colour % 10}`];
+  const columns = line.series.columns;
+  const x = places(line, view.axis);
+  const customdata = columns.count.map((n, at) => [n, columns.min[at], columns.max[at], columns.last[at]]);
+  const alone = columns.count.filter(Boolean).length < 2;
+  const main = {
+    x, customdata, name: line.label, type: "scatter", mode: alone ? "markers" : "lines",
+    y: view.stacked ? columns.mean : smoothed(columns.mean, view.smoothing),
+    line: { color: colour, width: 1.6, dash: line.dash ?? "solid" },
+    marker: { color: colour, size: 6 },
+    hovertemplate: line.series.width > 1 ? "%{y:.4g} <i>(%{customdata[1]:.3g} to %{customdata[2]:.3g}, n=%{customdata[0]})</i>" : "%{y:.4g}",
+    ...(view.stacked ? { stackgroup: "all", fillcolor: colour + "88", line: { width: 0.6, color: colour } } : {}),
+  };
+  const raw = view.smoothing && !view.stacked ? [{ x, y: columns.mean, type: "scatter", mode: "lines", line: { color: colour + FADED, width: 1 }, hoverinfo: "skip" }] : [];
+  return [...band(line, view, colour), ...raw, main, ...nonFinite(line, view)];
+}
+
+/** Values that have no height are marked on the edge of the chart. @param {Line} line @param {View} view */
+function nonFinite(line, view) {
+  const columns = /** @type {import("assay/series.js").Series} */ (line.series).columns;
+  const x = places(line, view.axis);
+  return Object.entries(EDGE).flatMap(([kind, [symbol, word, height]]) => {
+    const counts = columns[/** @type {keyof typeof EDGE} */ (kind)];
+    const at = counts.flatMap((count, index) => (count ? [index] : []));
+    if (!at.length) return [];
+    return [{
+      x: at.map((index) => x[index]), y: at.map(() => height), text: at.map((index) => `${line.label}: ${counts[index]} × ${word}`),
+      yaxis: "y3", type: "scatter", mode: "markers", marker: { symbol, size: 8, color: colours()["--bad"] }, hovertemplate: "%{text}<extra></extra>",
+    }];
+  });
+}
+
+/** @param {View} view */
+function lane(view) {
+  if (!view.marks.length) return [];
+  const scale = scaleOf(view.axis);
+  return [{
+    x: view.marks.map((mark) => scale(mark.x)), y: view.marks.map(() => 0), text: view.marks.map((mark) => mark.text),
+    customdata: view.marks.map((mark) => mark.url ?? ""), yaxis: "y2", type: "scatter", mode: "markers",
+    marker: {
+      symbol: view.marks.map((mark) => LANE[/** @type {keyof typeof LANE} */ (mark.kind)] ?? "circle"), size: 7,
+      color: view.marks.map((mark) => colours()[mark.kind === "incident" ? "--bad" : "--muted"]), line: { width: 1, color: colours()["--muted"] },
+    },
+    hovertemplate: "%{text}<extra></extra>",
+  }];
+}
+
+/** @param {View} view */
+function layout(view) {
+  const c = colours();
+  const scale = scaleOf(view.axis);
+  const axis = { gridcolor: c["--line"], linecolor: c["--line"], zeroline: false, tickfont: { size: 10, color: c["--muted"] }, fixedrange: true, automargin: false };
+  const floor = view.marks.length ? 0.1 : 0;
+  return {
+    margin: { l: 44, r: 8, t: 6, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+    font: { family: "Inter, system-ui, sans-serif", size: 11, color: c["--text"] },
+    hovermode: "x unified", dragmode: "zoom", uirevision: "keep",
+    hoverlabel: { bgcolor: c["--raised"], bordercolor: c["--line-strong"], font: { size: 11, color: c["--text"] } },
+    xaxis: { ...axis, fixedrange: false, showgrid: false, anchor: "y2", hoverformat: view.axis === "wall" ? "%H:%M:%S" : ",d", type: view.axis === "wall" ? "date" : "linear",
+      ...(view.range ? { range: view.range.map(scale), autorange: false } : { autorange: true }) },
+    yaxis: { ...axis, domain: [floor, 1], nticks: 5, exponentformat: "SI", tickformat: "~g" },
+    yaxis2: { domain: [0, 0.08], range: [-1, 1], visible: false, fixedrange: true },
+    yaxis3: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true, domain: [floor, 1] },
+    shapes: view.attempts.map(({ x }) => ({ type: "line", xref: "x", yref: "paper", x0: scale(x), x1: scale(x), y0: 0, y1: 1, line: { color: c["--line-strong"], width: 1, dash: "dot" } })),
+    annotations: view.attempts.map(({ number, x }) => ({ x: scale(x), y: 1, yref: "paper", text: `attempt ${number}`, showarrow: false, xanchor: "left", yanchor: "top", xshift: 3, font: { size: 9, color: c["--muted"] } })),
+  };
+}
+
+export class Chart {
+  #drawn = false;
+
+  /** @param {HTMLElement} element @param {{zoom: (range: [number, number] | null) => void, axis: () => View["axis"]}} on */
+  constructor(element, on) {
+    this.element = element;
+    this.on = on;
+  }
+
+  /** Draw, or draw again. @param {View} view */
+  async draw(view) {
+    await loadPlotly();
+    if (!this.element.isConnected) return;
+    const data = [...view.lines.flatMap((line) => traces(line, view)), ...lane(view)];
+    await Plotly.react(this.element, data, layout(view), { displayModeBar: false, responsive: true, doubleClick: false, showTips: false });
+    if (!this.#drawn) this.#listen();
+    this.#drawn = true;
+  }
+
+  #listen() {
+    const plot = /** @type {any} */ (this.element);
+    plot.on("plotly_relayout", (/** @type {Record<string, any>} */ change) => {
+      const low = change["xaxis.range[0]"], high = change["xaxis.range[1]"];
+      if (low === undefined || high === undefined) return;
+      const number = (/** @type {any} */ x) => (this.on.axis() === "wall" ? Date.parse(`${x}Z`.replace(" ", "T")) / 1000 : Number(x));
+      this.on.zoom([number(low), number(high)]);
+    });
+    plot.on("plotly_doubleclick", () => this.on.zoom(null));
+    plot.on("plotly_click", (/** @type {any} */ event) => {
+      const url = event.points.find((/** @type {any} */ point) => point.data.yaxis === "y2")?.customdata;
+      if (url) location.href = url;
+    });
+  }
+
+  /** The element has another size. */
+  resize() {
+    if (this.#drawn) Plotly.Plots.resize(this.element);
+  }
+
+  /** Forget the drawing, keep the place. */
+  clear() {
+    if (this.#drawn) Plotly.purge(this.element);
+    this.#drawn = false;
+  }
+}

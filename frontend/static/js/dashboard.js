@@ -1,0 +1,344 @@
+/**
+ * The charts of a page: which are near the viewport, what they need from the server, what the socket brings, when they are drawn.
+ *
+ * A chart is mounted within one viewport of view, drawn at most once a second and only while visible; one that scrolled far away is
+ * cleared. Axis, smoothing and zoom are the page's, and live in its URL.
+ */
+
+import { Chart } from "assay/chart.js";
+import { live } from "assay/live.js";
+import { emptyColumns, Series } from "assay/series.js";
+import { fillTable, showLegend } from "assay/figure.js";
+
+/**
+ * @typedef {{id: string, cursor: number, attempts: {number: number, first_step: number, wall: number}[], live: boolean}} RunInfo
+ * @typedef {{run: string, name: string, label: string, colour: number}} Wanted
+ * @typedef {{series: Series, cursor: number, answer: import("assay/series.js").Answer}} Held
+ * @typedef {{figure: HTMLElement, chart: Chart, wanted: Wanted[], near: boolean, visible: boolean, dirty: boolean, hidden: Set<string>}} Card
+ * @typedef {{kind: string, step: number, wall: number, text: string, url?: string}} Event
+ */
+
+const BUCKETS = 600;
+const DRAW_EVERY = 1000;
+const MOST_DRAWN = 12;
+const ASK_AGAIN = 3000;
+const NAMES_AT_ONCE = 12;
+
+/** @type {{runs: RunInfo[], points: string, events: Event[]}} */
+const page = JSON.parse(document.getElementById("dashboard")?.textContent ?? '{"runs": [], "points": "", "events": []}');
+/** @type {Map<Element, Card>} */
+const cards = new Map();
+/** @type {Map<string, Held>} keyed by run and metric */
+const held = new Map();
+/** @type {Map<string, Set<string>>} metrics to ask for, by run */
+const asked = new Map();
+/** @type {Map<string, {update: (changes: object) => void}>} */
+const subscriptions = new Map();
+/** @type {Map<string, Set<string>>} */
+const subscribed = new Map();
+let asking = 0;
+
+const state = readState();
+
+/** @param {string} run @param {string} name */
+const key = (run, name) => `${run} ${name}`;
+
+/** @returns {{axis: "step" | "wall" | "tokens", smoothing: number, range: [number, number] | null}} */
+function readState() {
+  const query = new URL(location.href).searchParams;
+  const [from, to] = [query.get("from"), query.get("to")].map((text) => (text === null ? NaN : Number(text)));
+  const axis = query.get("x");
+  return {
+    axis: axis === "wall" || axis === "tokens" ? axis : "step",
+    smoothing: Math.min(0.99, Math.max(0, Number(query.get("smooth")) || 0)),
+    range: Number.isFinite(from) && Number.isFinite(to) ? [from, to] : null,
+  };
+}
+
+function writeState() {
+  const url = new URL(location.href);
+  /** @param {string} name @param {string | null} value */
+  const set = (name, value) => (value === null ? url.searchParams.delete(name) : url.searchParams.set(name, value));
+  set("x", state.axis === "step" ? null : state.axis);
+  set("smooth", state.smoothing ? String(state.smoothing) : null);
+  set("from", state.range ? String(Number(state.range[0].toPrecision(8))) : null);
+  set("to", state.range ? String(Number(state.range[1].toPrecision(8))) : null);
+  history.replaceState(history.state, "", url);
+  showControls();
+}
+
+// ---------------------------------------------------------------- asking the server
+/** @param {string} run @param {string} name */
+function ask(run, name) {
+  const names = asked.get(run) ?? new Set();
+  asked.set(run, names.add(name));
+  if (!asking) asking = window.setTimeout(askNow, 20);
+}
+
+function askNow() {
+  asking = 0;
+  for (const [run, names] of asked) {
+    const list = [...names];
+    for (let at = 0; at < list.length; at += NAMES_AT_ONCE) fetchPoints(run, list.slice(at, at + NAMES_AT_ONCE));
+  }
+  asked.clear();
+}
+
+/** @param {string} run @param {string[]} names */
+async function fetchPoints(run, names) {
+  follow(run, names);
+  const query = new URLSearchParams({ buckets: String(BUCKETS), axis: state.axis });
+  for (const name of names) query.append("names", name);
+  if (state.range) {
+    query.set("from", String(state.range[0]));
+    query.set("to", String(state.range[1]));
+  }
+  const response = await fetch(`${page.points.replace("RUN", run)}?${query}`, { headers: { Accept: "application/json" } });
+  if (!response.ok) return showFailure(run, names, response);
+  /** @type {import("assay/series.js").Answer} */
+  const answer = await response.json();
+  const attempt = Math.max(1, ...answer.attempts.map((other) => other.number));
+  for (const name of names) {
+    const series = new Series(answer.series[name] ?? emptyColumns(), answer.width, attempt);
+    held.set(key(run, name), { series, cursor: answer.cursor, answer });
+    markDirty(run, name);
+  }
+  drawDue();
+}
+
+/** @param {string} run @param {string[]} names @param {Response} response */
+function showFailure(run, names, response) {
+  for (const card of cards.values()) {
+    if (!card.wanted.some((wanted) => wanted.run === run && names.includes(wanted.name))) continue;
+    const note = card.figure.querySelector("[data-note]");
+    if (note) note.textContent = `The server answered ${response.status} (request ${response.headers.get("X-Request-ID") ?? "unknown"})`;
+  }
+}
+
+// ---------------------------------------------------------------- live
+/** Subscribe to metrics that became visible. @param {string} run @param {string[]} names */
+function follow(run, names) {
+  const known = subscribed.get(run) ?? new Set();
+  const fresh = names.filter((name) => !known.has(name));
+  if (!fresh.length) return;
+  fresh.forEach((name) => known.add(name));
+  subscribed.set(run, known);
+  subscriptions.get(run)?.update({ series: [...known] });
+}
+
+/** @param {import("assay/live.js").Frame} frame */
+function onFrame(frame) {
+  for (const [name, points] of Object.entries(frame.points ?? {})) {
+    const entry = held.get(key(frame.run, name));
+    if (!entry || frame.cursor <= entry.cursor) continue;
+    if (!merges(entry, frame, points)) askLater(frame.run, name);
+    entry.cursor = frame.cursor;
+    markDirty(frame.run, name);
+  }
+}
+
+/** @param {Held} entry @param {import("assay/live.js").Frame} frame @param {import("assay/live.js").LivePoint[]} points */
+function merges(entry, frame, points) {
+  if (frame.since < entry.cursor || state.axis === "tokens" || entry.series.length > 2 * BUCKETS) return false;
+  return points.every(([attempt, step, value, wall]) => {
+    const x = state.axis === "wall" ? wall : step;
+    return (state.range && x > state.range[1]) || entry.series.merge(attempt, step, value, x);
+  });
+}
+
+/** @type {Set<string>} */
+const later = new Set();
+/** @param {string} run @param {string} name */
+function askLater(run, name) {
+  const id = key(run, name);
+  if (later.has(id)) return;
+  later.add(id);
+  setTimeout(() => {
+    later.delete(id);
+    ask(run, name);
+  }, ASK_AGAIN);
+}
+
+// ---------------------------------------------------------------- cards
+/** @param {HTMLElement} figure @returns {Card} */
+function makeCard(figure) {
+  const wanted = /** @type {Wanted[]} */ (JSON.parse(figure.dataset.lines ?? "[]")).map((line, index) => ({ ...line, run: line.run ?? page.runs[0].id, colour: line.colour ?? index }));
+  const plot = /** @type {HTMLElement} */ (figure.querySelector("[data-plot]"));
+  return { figure, wanted, chart: new Chart(plot, { zoom, axis: () => state.axis }), near: false, visible: false, dirty: true, hidden: new Set() };
+}
+
+const nearby = new IntersectionObserver((entries) => entries.forEach((entry) => onNear(entry)), { rootMargin: "100% 0px" });
+const inView = new IntersectionObserver((entries) => entries.forEach((entry) => onVisible(entry)));
+
+/** @param {IntersectionObserverEntry} entry */
+function onNear(entry) {
+  const card = cards.get(entry.target);
+  if (!card) return;
+  card.near = entry.isIntersecting;
+  if (!card.near) card.chart.clear();
+  card.dirty = true;
+  if (card.near) need(card);
+}
+
+/** @param {IntersectionObserverEntry} entry */
+function onVisible(entry) {
+  const card = cards.get(entry.target);
+  if (!card) return;
+  card.visible = entry.isIntersecting;
+  if (card.visible && card.dirty) drawDue();
+}
+
+/** Ask for what the card lacks. @param {Card} card */
+function need(card) {
+  for (const { run, name } of card.wanted) if (!held.has(key(run, name))) ask(run, name);
+  drawDue();
+}
+
+/** @param {string} run @param {string} name */
+function markDirty(run, name) {
+  for (const card of cards.values()) if (card.wanted.some((wanted) => wanted.run === run && wanted.name === name)) card.dirty = true;
+}
+
+/** Take up figures that the page gained and forget those it lost. */
+function scan() {
+  for (const [figure] of cards) {
+    if (figure.isConnected) continue;
+    nearby.unobserve(figure);
+    inView.unobserve(figure);
+    cards.delete(figure);
+  }
+  for (const figure of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("figure[data-lines]"))) {
+    if (cards.has(figure)) continue;
+    cards.set(figure, makeCard(figure));
+    nearby.observe(figure);
+    inView.observe(figure);
+  }
+}
+
+// ---------------------------------------------------------------- drawing
+function drawDue() {
+  if (document.hidden) return;
+  const due = [...cards.values()].filter((card) => card.near && card.dirty && card.wanted.some(({ run, name }) => held.has(key(run, name))));
+  due.sort((a, b) => Number(b.visible) - Number(a.visible));
+  due.slice(0, MOST_DRAWN).forEach(draw);
+}
+
+/** @param {Card} card */
+function draw(card) {
+  card.dirty = false;
+  const lines = card.wanted.map((wanted) => ({ ...wanted, series: held.get(key(wanted.run, wanted.name))?.series }));
+  const shown = lines.filter((line) => !card.hidden.has(key(line.run, line.name)));
+  const empty = lines.every((line) => !line.series?.length);
+  card.figure.dataset.state = empty ? "empty" : "drawn";
+  showLegend(card.figure, lines, card.hidden);
+  if (empty) return;
+  card.chart.draw({
+    lines: shown, stacked: "stacked" in card.figure.dataset, smoothing: state.smoothing, axis: state.axis, range: state.range,
+    attempts: boundaries(), marks: marks(),
+  });
+  fillTable(card.figure, lines, state.axis);
+}
+
+function boundaries() {
+  if (page.runs.length !== 1 || state.axis === "tokens") return [];
+  return page.runs[0].attempts.filter(({ number }) => number > 1).map((attempt) => ({ number: attempt.number, x: state.axis === "wall" ? attempt.wall : attempt.first_step }));
+}
+
+function marks() {
+  if (state.axis === "tokens") return [];
+  return page.events.filter((event) => event.step !== null).map((event) => ({ ...event, x: state.axis === "wall" ? event.wall : event.step }));
+}
+
+// ---------------------------------------------------------------- controls
+/** @param {[number, number] | null} range */
+function zoom(range) {
+  state.range = range;
+  askAll();
+}
+
+/** Axis, zoom or time moved on: every chart asks again, the near ones now. */
+function askAll() {
+  writeState();
+  held.clear();
+  for (const card of cards.values()) {
+    card.dirty = true;
+    if (card.near) need(card);
+  }
+}
+
+function showControls() {
+  for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-axis]"))) button.setAttribute("aria-pressed", String(button.dataset.axis === state.axis));
+  const reset = /** @type {HTMLElement | null} */ (document.querySelector("[data-zoom-reset]"));
+  if (reset) reset.hidden = !state.range;
+  const smoothing = /** @type {HTMLInputElement | null} */ (document.querySelector("[data-smoothing]"));
+  if (smoothing) smoothing.value = String(state.smoothing);
+}
+
+/** @param {MouseEvent} event */
+function onClick(event) {
+  const target = /** @type {HTMLElement} */ (event.target);
+  const axis = /** @type {HTMLElement | null} */ (target.closest("[data-axis]"));
+  if (axis) {
+    state.axis = /** @type {typeof state.axis} */ (axis.dataset.axis);
+    state.range = null;
+    askAll();
+  }
+  if (target.closest("[data-zoom-reset]")) zoom(null);
+  const card = cards.get(/** @type {Element} */ (target.closest("figure[data-lines]")));
+  if (card) onCardClick(card, target);
+}
+
+/** @param {Card} card @param {HTMLElement} target */
+function onCardClick(card, target) {
+  const line = /** @type {HTMLElement | null} */ (target.closest("[data-line]"));
+  if (line?.dataset.line) {
+    const id = line.dataset.line;
+    if (!card.hidden.delete(id)) card.hidden.add(id);
+    draw(card);
+  }
+  if (target.closest("[data-expand]")) {
+    card.figure.classList.toggle("wide");
+    card.chart.resize();
+  }
+  if (target.closest("[data-table]")) {
+    const table = /** @type {HTMLElement} */ (card.figure.querySelector("[data-twin]"));
+    table.hidden = !table.hidden;
+    draw(card);
+  }
+}
+
+function redrawAll() {
+  for (const card of cards.values()) card.dirty = true;
+  drawDue();
+}
+
+/** @param {{number: number, first_step: number, wall: number}[]} attempts */
+export function setAttempts(attempts) {
+  page.runs[0].attempts = attempts;
+  askAll();
+}
+
+/** @param {(frame: import("assay/live.js").Frame) => void} onRunFrame @param {object} wants what the page itself wants of the run's topic */
+export function startDashboard(onRunFrame = () => {}, wants = {}) {
+  for (const run of page.runs) {
+    if (!run.live) continue;
+    const handlers = { frame: (/** @type {import("assay/live.js").Frame} */ frame) => (onFrame(frame), onRunFrame(frame)), reset: askAll, poll: askAll };
+    subscribed.set(run.id, new Set());
+    subscriptions.set(run.id, live.subscribe({ topic: "run", run: run.id, cursor: run.cursor, series: [], ...wants }, handlers));
+  }
+  document.addEventListener("click", onClick);
+  document.addEventListener("input", (event) => {
+    const slider = /** @type {HTMLInputElement} */ (event.target);
+    if (!slider.matches("[data-smoothing]")) return;
+    state.smoothing = Number(slider.value);
+    writeState();
+    redrawAll();
+  });
+  document.addEventListener("assay:theme", redrawAll);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+  document.addEventListener("htmx:afterSettle", scan);
+  document.addEventListener("visibilitychange", drawDue);
+  setInterval(drawDue, DRAW_EVERY);
+  showControls();
+  scan();
+}

@@ -1,0 +1,98 @@
+/** Keyboard shortcuts. A shortcut is an element with `data-key`, which it clicks or focuses, or a binding made by a module. */
+
+const PATIENCE = 900;
+
+/** @typedef {{keys: string, label: string, group: string, run: () => void}} Binding */
+
+/** @type {Map<string, Binding>} */
+const bindings = new Map();
+let pending = "";
+let timer = 0;
+
+/** @param {string} keys one key, or two separated by a space @param {string} label @param {string} group @param {() => void} run */
+export function bind(keys, label, group, run) {
+  bindings.set(keys, { keys, label, group, run });
+}
+
+/** @param {HTMLElement} element */
+function activate(element) {
+  if (element.matches("input, select, textarea")) {
+    element.focus();
+    if (element instanceof HTMLInputElement) element.select();
+  } else element.click();
+}
+
+/** @returns {Map<string, Binding>} those of modules and those that the page declares now */
+function current() {
+  const all = new Map(bindings);
+  for (const element of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-key]"))) {
+    const { key = "", keyLabel = "", keyGroup = "This page" } = element.dataset;
+    if (element.offsetParent !== null) all.set(key, { keys: key, label: keyLabel, group: keyGroup, run: () => activate(element) });
+  }
+  return all;
+}
+
+/** @param {EventTarget | null} target */
+function isTyping(target) {
+  return target instanceof HTMLElement && (target.isContentEditable || target.matches("textarea, select, input:not([type=checkbox]):not([type=radio])"));
+}
+
+/** @param {KeyboardEvent} event */
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+  if (isTyping(event.target)) {
+    if (event.key === "Escape") /** @type {HTMLElement} */ (event.target).blur();
+    return;
+  }
+  const all = current();
+  const typed = pending ? `${pending} ${event.key}` : event.key;
+  const binding = all.get(typed) ?? all.get(event.key);
+  clearTimeout(timer);
+  pending = "";
+  if (binding) {
+    event.preventDefault();
+    binding.run();
+  } else if ([...all.keys()].some((keys) => keys.startsWith(`${event.key} `))) {
+    pending = event.key;
+    timer = window.setTimeout(() => (pending = ""), PATIENCE);
+  }
+}
+
+/** @param {Binding} binding */
+function row(binding) {
+  const line = document.createElement("div");
+  const label = document.createElement("span");
+  label.textContent = binding.label;
+  const keys = document.createElement("span");
+  for (const key of binding.keys.split(" ")) {
+    const cap = document.createElement("kbd");
+    cap.textContent = key;
+    keys.append(cap, " ");
+  }
+  line.append(label, keys);
+  return line;
+}
+
+function openSheet() {
+  const dialog = /** @type {HTMLDialogElement} */ (document.getElementById("keys"));
+  /** @type {Map<string, Binding[]>} */
+  const groups = new Map();
+  for (const binding of current().values()) groups.set(binding.group, [...(groups.get(binding.group) ?? []), binding]);
+  const sections = [...groups].map(([name, members]) => {
+    const section = document.createElement("section");
+    const title = document.createElement("h3");
+    title.textContent = name;
+    section.append(title, ...members.map(row));
+    return section;
+  });
+  dialog.querySelector(".keys")?.replaceChildren(...sections);
+  dialog.showModal();
+}
+
+export function startKeys() {
+  bind("?", "Show this sheet", "Everywhere", openSheet);
+  document.addEventListener("keydown", onKey);
+  document.addEventListener("click", (event) => {
+    if (/** @type {HTMLElement} */ (event.target).closest("[data-keys-open]")) openSheet();
+  });
+}

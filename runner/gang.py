@@ -128,6 +128,7 @@ class Gang:
         self.learner = self._start("learner", LearnerActor, assignment, self._bank)
         self.workers = [self._start_worker(index) for index in range(self.count)]
         self._register(["learner", *self._names()], [self.learner, *self.workers])
+        self._warming = [self.call(worker, "warm_up") for worker in range(self.count)]
 
     # ------------------------------------------------------------ learner
     def learn(self, method: str, *arguments, **keywords) -> Any:

@@ -29,7 +29,7 @@ from runner.reporting.control import Control, NoControl
 from runner.reporting.emitter import Emitter
 from runner.reporting.episodes import EpisodeReporter
 from runner.reporting.heartbeat import Heartbeat, StopRequest, Vitals
-from runner.reporting.metrics import Clock, throughput
+from runner.reporting.metrics import Clock, in_words, throughput
 from runner.rollouts.dispatcher import Dispatcher
 from runner.rollouts.sampler import Sampler
 from runner.rollouts.workflow import GroupWorkflow, seeded_order
@@ -123,6 +123,7 @@ class Loop:
         metrics = {**clock.stop(), **metrics}
         metrics |= throughput(metrics, self.config.resources.gpus)
         self.emitter.emit_points(step, metrics)
+        self.emitter.log("info", f"step {step} · {in_words(metrics)}")
         self.checkpointer.remember(metrics)
         self.around.heartbeat.nudge()
         self._after_step(stage, step, last)

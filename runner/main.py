@@ -128,7 +128,8 @@ class Driver:
         config = self.assignment.config
         self._phase("preflight")
         preflight.check_storage(self.assignment)
-        bank: Bank = open_bank(*self._fetch(), config)
+        data, expected = self.fetch_bank()
+        bank: Bank = open_bank(data, config, expected)
         preflight.check_stages(config, bank)
         self._phase("connecting")
         # Actors import this package from the folder that Ray takes over from the driver.
@@ -145,10 +146,6 @@ class Driver:
         self._phase("loading the model")
         self.gang.build()
         return Loop(self.assignment, bank, self.gang, Surroundings(self.emitter, self.control, self.vitals, self.stop, self.heartbeat)).run()
-
-    def _fetch(self) -> tuple:
-        data, expected = self.fetch_bank()
-        return data, expected
 
     def _leave(self, record: dict) -> None:
         write_exit_record(self.assignment.folder, record)

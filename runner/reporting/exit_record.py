@@ -18,7 +18,7 @@ def exit_record(outcome: str, step: int, reason: str = "", error: BaseException 
 def _describe(error: BaseException) -> dict[str, Any]:
     described = {"type": type(error).__name__, "message": str(error), "traceback": "".join(traceback.format_exception(error))[-20_000:]}
     if isinstance(error, Refused):
-        described |= {"pointer": error.pointer, "value": error.value}
+        described |= {"pointer": error.pointer, "value": error.value if isinstance(error.value, str | int | float | None) else str(error.value)}
     return described
 
 
@@ -27,7 +27,7 @@ def write_exit_record(folder: Path, record: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f"exit.json.{os.getpid()}"
     with open(temporary, "w") as file:
-        json.dump(record, file)
+        json.dump(record, file, default=str)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, folder / "exit.json")

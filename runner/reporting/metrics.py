@@ -46,3 +46,20 @@ def throughput(metrics: Metrics, devices: int) -> Metrics:
 def tracked(metrics: Metrics) -> Metrics:
     """What a checkpoint is remembered by."""
     return {name: metrics[name] for name in TRACKED if name in metrics}
+
+
+_SPOKEN = (
+    ("sft/loss", "loss {:.4f}"),
+    ("critic/score/mean", "reward {:.4f}"),
+    ("critic/score/n", "of {:.0f}"),
+    ("response_length/mean", "length {:.1f}"),
+    ("actor/entropy", "entropy {:.3f}"),
+    ("rollout_corr/kl", "kl {:.2e}"),
+    ("actor/grad_norm", "grad norm {:.3f}"),
+    ("timing_s/step", "{:.2f} s"),
+)
+
+
+def in_words(metrics: Metrics) -> str:
+    """The log line of a step."""
+    return " · ".join(form.format(metrics[name]) for name, form in _SPOKEN if name in metrics)

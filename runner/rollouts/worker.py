@@ -25,6 +25,10 @@ class RolloutWorker:
         self.tokenizer: Any = None
         self.policy: Policy | None = None
 
+    def warm_up(self) -> None:
+        """Import what takes seconds, while the learner prepares the model."""
+        import runner.policies.transformers  # noqa: F401
+
     def load_tokenizer(self, folder: Path) -> None:
         """Enough for measuring prompts."""
         from runner.models.loading import load_tokenizer

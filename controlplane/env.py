@@ -67,7 +67,7 @@ def read_environment(environ=os.environ) -> Environment:
         mode=mode,
         debug=values.get("ASSAY_DEBUG", "") == "1",
         home=home,
-        storage=Path(setting("ASSAY_STORAGE", "set it to a folder that the web process, the worker and every node share")).expanduser().resolve(),
+        storage=Path(setting("ASSAY_STORAGE", "set it to a folder shared by the web process, the worker and every node")).expanduser().resolve(),
         database_url=setting("DATABASE_URL", "set it to postgresql://user:password@host:5432/assay"),
         database_pool=whole_number("ASSAY_DB_POOL", values.get("ASSAY_DB_POOL", "0")),
         redis_url=setting("REDIS_URL", "set it to redis://:password@host:6379/0"),

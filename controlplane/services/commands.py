@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 
-from controlplane.env import home_folder, read_environment_file
+from controlplane.env import SettingsError, home_folder, read_environment_file
 from controlplane.services import processes
 from controlplane.services.front import END_S, read_state, sweep
 from controlplane.services.house import House, HouseError, house_at
@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     try:
         return options.command(options)
-    except HouseError as error:
+    except (HouseError, SettingsError) as error:
         print(f"assay: {error}", file=sys.stderr)
         return 1
 
@@ -25,7 +25,8 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="assay")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for name, command, words in (("up", up, "start everything and serve"), ("demo", demo, "up, then launch the sample run and show its progress")):
+    serving = (("up", up, "start everything and serve"), ("demo", demo, "up, then launch the sample run and show its progress"))
+    for name, command, words in serving:
         sub = commands.add_parser(name, help=words)
         sub.add_argument("--port", type=int, default=8000, help="port of the web pages on 127.0.0.1 (default 8000)")
         sub.set_defaults(command=command)

@@ -97,8 +97,8 @@ def service_user() -> tuple[int, int] | None:
             entry = pwd.getpwnam(SERVICE_USER)
             return entry.pw_uid, entry.pw_gid
         except KeyError:
-            command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", SERVICE_USER]
-            made = subprocess.run(command, capture_output=True, text=True)
+            options = ["--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin"]
+            made = subprocess.run(["useradd", *options, SERVICE_USER], capture_output=True, text=True)
             time.sleep(0.1)  # another `up` may hold the lock of /etc/passwd
     raise HouseError(f"Postgres does not run as root, and the system user {SERVICE_USER!r} could not be made: {made.stderr.strip()}")
 

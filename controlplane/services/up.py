@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from controlplane.env import CHECKOUT, embedded_secret, home_folder
+from controlplane.env import CHECKOUT, embedded_secret, home_folder, read_environment, read_environment_file
 from controlplane.services import application, broker, ports, postgres, ray_head
 from controlplane.services.front import Front, http_probe, read_state, tail
 from controlplane.services.house import House, HouseError, house_at
@@ -28,6 +28,7 @@ def up(port: int = DEFAULT_PORT, when_ready=lambda url: None) -> int:
     house = house_at(home_folder())
     if running := read_state(house):
         return greet_running(house, running, when_ready)
+    read_environment()  # refuses a malformed variable now, not in the log of a process started later
     check_machine(house, port)
     signals_raise_ended()
     try:
@@ -37,7 +38,9 @@ def up(port: int = DEFAULT_PORT, when_ready=lambda url: None) -> int:
             say(f"Log in once with: {login}")
             when_ready(url)
             say("Ctrl-C ends it with everything it started.")
-            return front.warden.wait()
+            if code := front.warden.wait():
+                say(f"The warden ended unexpectedly ({code}); see {house.log('warden')}")
+            return 1 if code else 0
     except Ended:
         say("Ended; no process is left.")
         return 0
@@ -46,29 +49,24 @@ def up(port: int = DEFAULT_PORT, when_ready=lambda url: None) -> int:
 def greet_running(house: House, state: dict, when_ready) -> int:
     if "web" not in state["services"]:
         raise HouseError(f"{house.home} runs a database for development only; end it with `./assay down` first.")
-    url = read_url(house)
+    url = read_environment_file(house.environment_file)["ASSAY_URL"]
     say(f"Assay is already up at {url}")
     say(f"Log in once with: {prepare(house, dict(os.environ))}")
     when_ready(url)
     return 0
 
 
-def read_url(house: House) -> str:
-    from controlplane.env import read_environment_file
-
-    return read_environment_file(house.environment_file)["ASSAY_URL"]
-
-
 def check_machine(house: House, port: int) -> None:
     """Refuses with words where starting would fail half-way."""
     if not sys.platform.startswith("linux"):
-        raise HouseError(f"The embedded services need Linux, this is {sys.platform}; point DATABASE_URL, REDIS_URL and RAY_ADDRESS elsewhere.")
+        raise HouseError(f"The embedded services need Linux, this is {sys.platform}; use docker/compose.yml instead.")
     if not ports.is_free(port):
         raise HouseError(f"Port {port} on {ports.LOOPBACK} is taken; give another one: ./assay up --port {port + 1}")
     status = os.statvfs(nearest_existing(house.home))
     free = status.f_bavail * status.f_frsize / 2**30
     if free < DISK_NEEDED_GIB:
-        raise HouseError(f"{free:.1f} GiB are free under {house.home}, {DISK_NEEDED_GIB} are needed; free some, or set ASSAY_HOME to a larger disk.")
+        remedy = "free some, or set ASSAY_HOME to a larger disk"
+        raise HouseError(f"{free:.1f} GiB are free under {house.home}, {DISK_NEEDED_GIB} are needed; {remedy}.")
 
 
 def nearest_existing(path: Path) -> Path:
@@ -123,8 +121,9 @@ def start_stores(front: Front) -> dict[str, str]:
 
 def prepare(house: House, environment: dict[str, str]) -> str:
     """Migrations, static files, first team; in a process of its own, so that the front stays small. Returns the login link."""
+    command = [sys.executable, "manage.py", "prepare"]
     with open(house.log("prepare"), "ab") as log:
-        done = subprocess.run([sys.executable, "manage.py", "prepare"], cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+        done = subprocess.run(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
     if done.returncode != 0:
         raise HouseError(f"Preparing the database failed.\n{tail(house.log('prepare'))}")
     return done.stdout.strip()

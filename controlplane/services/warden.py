@@ -103,7 +103,8 @@ class Service:
     def report(self) -> dict:
         state = "running" if self.process else "waiting to restart"
         pid, started = self.process or (None, None)
-        return {"state": state, "pid": pid, "started": started, "restarts": self.restarts, "last_exit": self.last_exit, "log": self.spec["log"]}
+        history = {"restarts": self.restarts, "last_exit": self.last_exit, "log": self.spec["log"]}
+        return {"state": state, "pid": pid, "started": started, **history}
 
 
 class Warden:

@@ -30,12 +30,13 @@ def home():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def command(home, *arguments, **options):
-    unset = ("DATABASE_URL", "REDIS_URL", "RAY_ADDRESS", "SECRET_KEY", "ASSAY_URL", "ASSAY_STORAGE", "ASSAY_DEBUG", "DJANGO_SETTINGS_MODULE")
-    environment = {**{k: v for k, v in os.environ.items() if k not in unset}, "ASSAY_HOME": str(home)}
+def command(home, *arguments, **changes):
+    unset = ("DATABASE_URL", "REDIS_URL", "RAY_ADDRESS", "SECRET_KEY", "DJANGO_SETTINGS_MODULE")
+    kept = {key: value for key, value in os.environ.items() if key not in unset and not key.startswith("ASSAY_")}
+    environment = {**kept, "ASSAY_HOME": str(home), **changes}
     return subprocess.Popen(
         [sys.executable, "-m", "controlplane.services.commands", *arguments],
-        cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, **options,
+        cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )
 
 
@@ -63,6 +64,12 @@ def listening_addresses(pids: set[int]) -> set[str]:
     import psutil
 
     return {c.laddr.ip for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids}
+
+
+def test_a_malformed_variable_is_refused_before_anything_starts(home):
+    said = command(home, "up", RAY_ADDRESS="auto").communicate()[0]
+    assert said == "assay: RAY_ADDRESS is 'auto'; it must be an http:// or https:// address with a host.\n"
+    assert not (home / "house.json").exists()
 
 
 def test_up_serves_on_loopback_only_and_no_death_leaves_a_process(home):

@@ -1,5 +1,6 @@
 """However the front process or the warden dies, no process of the house is left. Every process here is real."""
 
+import json
 import os
 import shutil
 import signal
@@ -126,7 +127,7 @@ def test_sweep_spares_a_process_that_got_a_recorded_pid(running):
     sweep(running.house)
     stranger = subprocess.Popen(["sleep", "60"])
     try:
-        running.house.state_file.write_text('{"services": {"polite": {"pid": %d, "started": 1}}}' % stranger.pid)
+        running.house.state_file.write_text(json.dumps({"services": {"polite": {"pid": stranger.pid, "started": 1}}}))
         assert leftovers(running.house) == []
         sweep(running.house)
         assert stranger.poll() is None

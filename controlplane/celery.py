@@ -7,6 +7,9 @@ from celery import Celery
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 RECONCILE_EVERY_S = 2.0
+# Two queues, each with its own worker: no import and no deletion, however long, keeps the reconciler waiting.
+NUDGES, BULK = "nudges", "bulk"
+BULK_TASKS = ("controlplane.banks.tasks.*", "controlplane.checkpoints.tasks.*", "controlplane.telemetry.tasks.*")
 
 
 def broker_url(redis_url: str) -> str:
@@ -27,6 +30,8 @@ def configured_app() -> Celery:
         broker_connection_retry_on_startup=True,
         task_time_limit=300,
         timezone="UTC",
+        task_default_queue=NUDGES,
+        task_routes={name: {"queue": BULK} for name in BULK_TASKS},
         beat_schedule=beat_schedule(),
     )
     app.autodiscover_tasks()
@@ -34,12 +39,16 @@ def configured_app() -> Celery:
 
 
 def beat_schedule() -> dict:
-    # A tick that waited longer than its period is worthless: the next one does its work.
     return {
-        "reconcile": {"task": "controlplane.runs.tasks.reconcile", "schedule": RECONCILE_EVERY_S, "options": {"expires": RECONCILE_EVERY_S}},
-        "alerts": {"task": "controlplane.alerts.tasks.evaluate", "schedule": 10.0, "options": {"expires": 10.0}},
-        "sweep": {"task": "controlplane.telemetry.tasks.sweep", "schedule": 60.0, "options": {"expires": 60.0}},
+        "reconcile": every(RECONCILE_EVERY_S, "controlplane.runs.tasks.reconcile"),
+        "alerts": every(10.0, "controlplane.alerts.tasks.evaluate"),
+        "sweep": every(60.0, "controlplane.telemetry.tasks.sweep"),
     }
+
+
+def every(seconds: float, task: str) -> dict:
+    # A tick that waited longer than its period is worthless: the next one does its work.
+    return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
 
 
 app = configured_app()

@@ -8,7 +8,7 @@ from controlplane.services.house import House
 from controlplane.services.ports import LOOPBACK
 
 WEB_POOL = 8
-WORKER_PROCESSES = 2
+WORKERS = {"worker": ("nudges", 2), "bulk": ("bulk", 1)}  # service: (queue, processes)
 
 
 def web(house: House, environment: dict[str, str], port: int) -> dict:
@@ -19,9 +19,11 @@ def web(house: House, environment: dict[str, str], port: int) -> dict:
     return described(house, "web", argv, {**environment, "ASSAY_DB_POOL": str(WEB_POOL)}, grace=6.0)
 
 
-def worker(house: House, environment: dict[str, str]) -> dict:
-    argv = [*celery("worker"), "--concurrency", str(WORKER_PROCESSES), "--without-gossip", "--without-mingle", "--loglevel", "INFO"]
-    return described(house, "worker", argv, environment, grace=8.0)
+def worker(house: House, environment: dict[str, str], name: str) -> dict:
+    queue, processes = WORKERS[name]
+    argv = [*celery("worker"), "--queues", queue, "--concurrency", str(processes), "--hostname", f"{name}@%h"]
+    argv += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
+    return described(house, name, argv, environment, grace=8.0)
 
 
 def beat(house: House, environment: dict[str, str]) -> dict:

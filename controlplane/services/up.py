@@ -86,7 +86,8 @@ def boot(front: Front, port: int) -> tuple[str, str]:
     with step("Database and pages"):
         login = prepare(house, environment)
     front.start(application.web(house, environment, port))
-    front.start(application.worker(house, environment))
+    for name in application.WORKERS:
+        front.start(application.worker(house, environment, name))
     front.start(application.beat(house, environment))
     with step("Web"):
         front.wait_for("web", http_probe(f"{url}/healthz"), seconds=60)

@@ -79,7 +79,7 @@ def test_up_serves_on_loopback_only_and_no_death_leaves_a_process(home):
         assert f"http://127.0.0.1:{port}/login" in said
         assert DIRECT.open(f"http://127.0.0.1:{port}/healthz", timeout=5).status == 200
         report = status(home)
-        assert set(report["services"]) == {"postgres", "broker", "ray", "web", "worker", "beat"}
+        assert set(report["services"]) == {"postgres", "broker", "ray", "web", "worker", "bulk", "beat"}
         assert all(service["state"] == "running" and service["pss_mib"] > 0 for service in report["services"].values())
         assert "already up" in command(home, "up").communicate()[0]
 

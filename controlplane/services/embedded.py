@@ -20,8 +20,8 @@ def stores(house: House, *, volatile: bool = False):
     with Front(house) as front:
         front.start(postgres.service(house, volatile=volatile))
         front.start(broker.service(house))
-        front.wait_for("postgres", lambda: postgres.probe(house), seconds=30)
-        front.wait_for("broker", lambda: broker.probe(house), seconds=10)
+        front.wait_for("postgres", lambda: postgres.probe(house), seconds=60)
+        front.wait_for("broker", lambda: broker.probe(house), seconds=30)
         yield front
 
 

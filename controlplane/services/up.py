@@ -90,10 +90,10 @@ def boot(front: Front, port: int) -> tuple[str, str]:
         front.start(application.worker(house, environment, name))
     front.start(application.beat(house, environment))
     with step("Web"):
-        front.wait_for("web", http_probe(f"{url}/healthz"), seconds=60)
+        front.wait_for("web", http_probe(f"{url}/healthz"), seconds=120)
     if "RAY_ADDRESS" not in os.environ:
         with step("Ray"):
-            front.wait_for("ray", http_probe(f"{ray_address}/api/jobs/"), seconds=90)
+            front.wait_for("ray", http_probe(f"{ray_address}/api/jobs/"), seconds=180)
     return url, login
 
 
@@ -115,7 +115,7 @@ def start_stores(front: Front) -> dict[str, str]:
             continue
         with step(name.capitalize()):
             front.start(module.service(front.house))
-            front.wait_for(name, lambda module=module: module.probe(front.house), seconds=30)
+            front.wait_for(name, lambda module=module: module.probe(front.house), seconds=60)
         found[variable] = module.url(front.house)
     return found
 

@@ -21,9 +21,9 @@ def test_every_scheduled_task_exists_and_expires_with_its_period():
         assert entry["options"]["expires"] == entry["schedule"]
 
 
-@pytest.mark.parametrize("task", ["controlplane.runs.tasks.reconcile", "controlplane.runs.tasks.reconcile_run", "controlplane.alerts.tasks.evaluate"])
+@pytest.mark.parametrize("task", ["runs.tasks.reconcile", "runs.tasks.reconcile_run", "alerts.tasks.evaluate"])
 def test_the_reconciler_shares_a_worker_with_nothing_long(task):
-    assert queue_of(task) == NUDGES
+    assert queue_of(f"controlplane.{task}") == NUDGES
 
 
 def test_long_tasks_and_all_queues_have_a_worker():

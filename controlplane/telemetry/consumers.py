@@ -1,7 +1,6 @@
 """/ws/live: one socket a page. It says what it wants to see; it writes nothing but to its own socket."""
 
 import asyncio
-import json
 import logging
 from typing import Annotated, Literal
 from uuid import UUID
@@ -11,6 +10,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from controlplane.accounts.models import Membership, User
+from controlplane.columns import dump
 from controlplane.episodes.models import Episode
 from controlplane.runs.models import Run
 from controlplane.telemetry.delta import Delta, Interest
@@ -255,7 +255,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             await asyncio.sleep(FRAME_S)
 
     async def _say(self, message: dict) -> None:
-        await self.send(json.dumps(message, separators=(",", ":"), default=str))
+        await self.send(dump(message).decode())
 
     async def _error(self, detail: str) -> None:
         await self._say({"type": "error", "detail": detail})

@@ -55,3 +55,8 @@ def deliver(client, attempt: Attempt, batch: Batch | bytes, **headers):
     body = batch if isinstance(batch, bytes) else encode_batch(batch)
     headers = {"Authorization": f"Bearer {attempt.token}", **headers}
     return client.post(f"/api/ingest/{attempt.pk}/batches", body, content_type="application/vnd.assay.batch+zstd", headers=headers)
+
+
+def make_event(episode, kind: str, ordinal: int = 0, t: float = 1000.0, **data) -> dict:
+    """An episode event as a batch carries it."""
+    return {"episode": str(episode), "kind": kind, "ordinal": ordinal, "t": t, "data": data}

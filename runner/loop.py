@@ -77,6 +77,7 @@ class Loop:
         for index in range(begin, len(self.config.stages)):
             self._run_stage(index)
             if self.stop.asked:
+                self.around.control.state("stopping", "saving before the stop")
                 self._save_before_leaving()
                 return "stopped"
         return "succeeded"

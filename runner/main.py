@@ -151,7 +151,7 @@ class Driver:
         write_exit_record(self.assignment.folder, record)
         self._phase("leaving")
         if self.gang:
-            self.gang.close()
+            self._end_gang()
         self.heartbeat.close()
         delivered = self.emitter.close()
         self.control.exit(record)
@@ -159,6 +159,12 @@ class Driver:
         if delivered and not any((self.assignment.folder / "spool").iterdir()):
             (self.assignment.folder / CONNECTION).unlink(missing_ok=True)
         self.journal.close()
+
+    def _end_gang(self) -> None:
+        try:
+            self.gang.close()
+        except Exception as error:  # a cluster that is gone must not keep the last word from being said
+            self.emitter.log("warning", f"the gang could not be ended, Ray ends it with this process: {error}")
 
     def _listen_to_signals(self) -> None:
         # Ray puts its own SIGTERM handler in place while it connects, so this is done twice.

@@ -1,0 +1,341 @@
+"""The driver's parts without Ray: assignment, preflight, weight sync, checkpoint rows, staleness ahead of time."""
+
+import json
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+
+from runner import preflight
+from runner.assignment import Assignment, Bundle, Refused, from_claim, local_grant, open_bank
+from runner.checkpointing import Checkpointer
+from runner.contract.bank import Task, write_bank
+from runner.contract.canonical import canonical_bytes, digest
+from runner.contract.parse import parse
+from runner.contract.termination import Termination
+from runner.learning.checkpoints import Manifest
+from runner.policies.base import SamplingParams
+from runner.reporting.emitter import Emitter
+from runner.reporting.exit_record import exit_record, write_exit_record
+from runner.reporting.metrics import Clock, in_words, throughput, tracked
+from runner.rollouts.dispatcher import Dispatcher, lost_outcome
+from runner.rollouts.episodes import WorkerBatch
+from runner.rollouts.sampler import Sampler
+from runner.rollouts.workflow import GroupWorkflow
+from runner.sync import WeightSync, WeightSyncError
+
+
+@pytest.fixture
+def config(document):
+    return parse(document)
+
+
+@pytest.fixture
+def assignment(config, tmp_path):
+    return Assignment("r", "7", 2, config, tmp_path / "runs" / "r", local_grant(config), tmp_path / "cache")
+
+
+# ---------------------------------------------------------------- assignment
+def reply_of(config, **changes):
+    return {
+        "run": "r", "attempt": 2, "config": json.loads(canonical_bytes(config)), "config_hash": digest(canonical_bytes(config)), "storage": "/s/runs/r",
+        "grant": [{"bundle": "learner", "node": "n", "node_resource": "node:1", "cpus": 0.8, "gpus": 0}], "resume": None, "model_checkpoint": None, **changes,
+    }
+
+
+def test_a_claims_answer_becomes_the_assignment(config):
+    resume = {"checkpoint": "c", "path": "/s/runs/r/checkpoints/step_4", "step": 4, "stage": 1, "policy_version": 4}
+    assignment = from_claim(reply_of(config, resume=resume), "77")
+    assert (assignment.attempt, assignment.number, assignment.config) == ("77", 2, config)
+    assert assignment.folder == Path("/s/runs/r/attempts/2") and assignment.resume.step == 4
+    assert assignment.grant[0].resources == {"CPU": 0.8, "node:1": 0.001}
+
+
+def test_a_config_that_is_not_the_hashed_one_is_refused(config):
+    with pytest.raises(Refused, match="hash"):
+        from_claim(reply_of(config, config_hash="0" * 64), "77")
+
+
+def test_a_grant_asks_only_for_what_it_has():
+    assert Bundle("learner", cpus=1.0, gpus=2).resources == {"CPU": 1.0, "GPU": 2}
+
+
+def test_the_bank_is_filtered_and_its_digest_checked(config, bank_file):
+    data = bank_file.read_bytes()
+    bank = open_bank(data, config)
+    assert (len(bank.train), len(bank.held_out), len(bank.demonstrations)) == (20, 10, 20)
+    with pytest.raises(Refused, match="digest") as refused:
+        open_bank(data, config, "0" * 64)
+    assert refused.value.pointer == "/environment/version"
+    narrow = parse({**json.loads(canonical_bytes(config)), "environment": {"type": "quiz", "domains": ["physics"]}})
+    assert {task.domain for task in open_bank(data, narrow).train} == {"physics"}
+
+
+# ---------------------------------------------------------------- preflight
+def test_storage_that_cannot_be_written_is_refused(assignment, monkeypatch):
+    preflight.check_storage(assignment)
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
+    with pytest.raises(Refused, match="read-only"):
+        preflight.check_storage(assignment)
+
+
+def test_parameters_are_counted_from_headers(tiny_qwen3):
+    from transformers import AutoModelForCausalLM
+
+    expected = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_pretrained(tiny_qwen3).parameters())
+    assert preflight.count_parameters(tiny_qwen3) == expected
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_refused(assignment, tiny_qwen3, monkeypatch):
+    assignment.storage.mkdir(parents=True)
+    preflight.check_room(assignment, tiny_qwen3)
+    size = preflight.count_parameters(tiny_qwen3) * 12
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(3 * size * 1.2) - 1))
+    with pytest.raises(Refused) as refused:
+        preflight.check_room(assignment, tiny_qwen3)
+    assert refused.value.pointer == "/checkpoints/keep_last" and refused.value.value == 2
+
+
+def test_too_little_memory_is_refused(assignment, tiny_qwen3, monkeypatch):
+    assignment.storage.mkdir(parents=True)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 20))
+    with pytest.raises(Refused) as refused:
+        preflight.check_room(assignment, tiny_qwen3)
+    assert refused.value.pointer == "/resources/rollout_workers"
+
+
+def test_the_longest_prompt_is_named(config, bank_file):
+    bank = open_bank(bank_file.read_bytes(), config)
+    lengths = {task.key: 10 for task in [*bank.train, *bank.held_out]}
+    gang = SimpleNamespace(count=2, scatter=lambda method, arguments: [[lengths[key] for key in keys] for (keys,) in arguments])
+    preflight.check_lengths(gang, bank, config)
+    lengths["eval-25"] = 253
+    with pytest.raises(Refused, match="'eval-25'.*253 tokens.*at least 257") as refused:
+        preflight.check_lengths(gang, bank, config)
+    assert refused.value.pointer == "/model/max_length"
+
+
+def test_a_task_that_is_not_used_is_not_measured(document, bank_file):
+    config = parse({**document, "evaluation": {"type": "none"}, "environment": {"type": "quiz", "train_limit": 3}})
+    measured = []
+    gang = SimpleNamespace(count=2, scatter=lambda method, arguments: [measured.extend(keys) or [1] * len(keys) for (keys,) in arguments])
+    preflight.check_lengths(gang, open_bank(bank_file.read_bytes(), config), config)
+    assert len(measured) == 3 and all(key.startswith("train-") for key in measured)
+
+
+# ---------------------------------------------------------------- exit record
+def test_the_exit_record_is_whole_or_absent(tmp_path):
+    try:
+        raise Refused("too long", "/model/max_length", 40)
+    except Refused as error:
+        record = exit_record("failed", 3, "refused", error)
+    write_exit_record(tmp_path / "a", record)
+    read = json.loads((tmp_path / "a" / "exit.json").read_text())
+    assert read["error"]["pointer"] == "/model/max_length" and read["error"]["value"] == 40 and "Traceback" in read["error"]["traceback"]
+    assert os.listdir(tmp_path / "a") == ["exit.json"]
+
+
+# ---------------------------------------------------------------- weight sync
+class FakeGang:
+    """Scores are what `learner` and `workers` say; versions likewise."""
+
+    count = 2
+
+    def __init__(self, version=4, drift=0.0):
+        self.version, self.drift, self.pushes = version, drift, 0
+
+    def learn(self, method, *arguments):
+        return method, arguments
+
+    def wait(self, reference):
+        return [np.array([np.nan, -1.0], np.float32)]
+
+    def publish_weights(self):
+        self.pushes += 1
+        return "weights"
+
+    def every_worker(self, method, *arguments):
+        answers = {"probe": [[[1, 2]]] * 2, "load_weights": [4, self.version], "score": [[np.array([np.nan, -1.0])], [np.array([np.nan, -1.0 + self.drift])]]}
+        return answers[method]
+
+
+def sync_of(gang, config, tmp_path, bank_file):
+    dispatcher = Dispatcher(gang, "7")
+    return WeightSync(gang, dispatcher, Emitter(tmp_path / "spool", "driver"), open_bank(bank_file.read_bytes(), config), config), dispatcher
+
+
+def test_a_push_measures_the_difference_and_happens_once_a_version(config, tmp_path, bank_file):
+    gang = FakeGang(drift=5e-4)
+    sync, dispatcher = sync_of(gang, config, tmp_path, bank_file)
+    assert sync.push(4) == pytest.approx(5e-4, rel=1e-3) and dispatcher.version == 4
+    assert sync.push(4) == 0.0 and gang.pushes == 1
+
+
+@pytest.mark.parametrize("gang", [FakeGang(drift=2e-3), FakeGang(drift=float("nan")), FakeGang(version=3)])
+def test_workers_that_do_not_hold_the_weights_end_the_run(config, tmp_path, bank_file, gang):
+    sync, dispatcher = sync_of(gang, config, tmp_path, bank_file)
+    with pytest.raises(WeightSyncError, match="weight_sync"):
+        sync.push(4)
+    assert dispatcher.version == 0
+
+
+# ---------------------------------------------------------------- checkpoints
+class Rows:
+    def __init__(self):
+        self.rows = []
+
+    def checkpoint(self, **row):
+        self.rows.append(row)
+
+
+def checkpointer_of(assignment, tmp_path, fail=False):
+    manifest = Manifest(4, 1, "grpo", 4, False, "h", {}, {}, {})
+
+    class Gang:
+        def learn(self, method, *arguments, **keywords):
+            return method, arguments, keywords
+
+        def wait(self, reference):
+            if fail:
+                raise OSError("disk full")
+            return SimpleNamespace(path=Path("/s/step_4"), manifest=manifest)
+
+    rows = Rows()
+    return Checkpointer(assignment, Gang(), rows, Emitter(tmp_path / "spool", "driver")), rows
+
+
+def test_a_checkpoint_is_told_as_writing_then_complete_and_later_with_its_score(assignment, tmp_path):
+    checkpointer, rows = checkpointer_of(assignment, tmp_path)
+    checkpointer.remember({"critic/score/mean": 0.5, "actor/lr": 1.0})
+    identifier = checkpointer.save(1, 4, {})
+    assert checkpointer.save(1, 4, {}) == identifier and checkpointer.saved_step == 4
+    checkpointer.scored(identifier, {"val/accuracy": 0.25, "val/accuracy/physics": 0.5})
+    checkpointer.scored("another", {"val/accuracy": 1.0})
+    assert [row["state"] for row in rows.rows] == ["writing", "complete", "complete"]
+    assert rows.rows[1]["metrics"] == {"critic/score/mean": 0.5} and rows.rows[2]["metrics"] == {"critic/score/mean": 0.5, "val/accuracy": 0.25}
+    assert {row["checkpoint"] for row in rows.rows} == {identifier} and rows.rows[1]["manifest"]["step"] == 4
+
+
+def test_lineage_goes_on_from_the_resumed_checkpoint(assignment, tmp_path):
+    checkpointer, rows = checkpointer_of(assignment, tmp_path)
+    checkpointer.resumed("first", 3)
+    second = checkpointer.save(1, 4, {})
+    checkpointer.save(1, 5, {})
+    assert [row["parent"] for row in rows.rows if row["state"] == "writing"] == ["first", second]
+
+
+def test_a_save_that_fails_is_told_as_broken_and_ends_the_run(assignment, tmp_path):
+    checkpointer, rows = checkpointer_of(assignment, tmp_path, fail=True)
+    with pytest.raises(OSError):
+        checkpointer.save(1, 4, {})
+    assert [row["state"] for row in rows.rows] == ["writing", "broken"] and "disk full" in rows.rows[1]["reason"]
+
+
+def test_a_save_is_begun_only_with_time_to_spare(assignment, tmp_path):
+    checkpointer, _ = checkpointer_of(assignment, tmp_path)
+    checkpointer.last_seconds = 10.0
+    assert checkpointer.fits(15.1) and not checkpointer.fits(14.9) and checkpointer.fits(float("inf"))
+
+
+# ---------------------------------------------------------------- sampling ahead
+class Recorder:
+    def __init__(self):
+        self.sent, self.cancelled_orders, self.reported = [], [], []
+
+    count = 2
+
+    def started(self, order, worker, version):
+        self.sent.append((order.step, version))
+
+    def ended(self, outcome):
+        self.reported.append(outcome)
+
+    def cancelled(self, order, version):
+        self.cancelled_orders.append(order)
+
+    def call(self, worker, method, job):
+        return WorkerBatch([lost_outcome(order, worker, "", self.version) for order in job.orders], 0.0, 0.0)
+
+    def result(self, worker, batch):
+        for outcome in batch.outcomes:
+            object.__setattr__(outcome.sample, "termination", Termination.FINISHED)
+        return batch
+
+
+def sampler_of(bound, last=5):
+    recorder = Recorder()
+    recorder.version = 0
+    dispatcher = Dispatcher(recorder, "7")
+    workflow = GroupWorkflow(["a", "b"], 4, 2, 1, 1)
+    return Sampler(workflow, dispatcher, recorder, 0, 1, bound, SamplingParams(), last), dispatcher, recorder
+
+
+def drive(bound):
+    sampler, dispatcher, recorder = sampler_of(bound)
+    for step in range(1, 6):
+        batch = sampler.batch(step, Clock())
+        assert len(batch.outcomes) == 4 and {outcome.order.step for outcome in batch.outcomes} == {step}
+        assert all(step - 1 - outcome.sample.policy_version <= bound for outcome in batch.outcomes)
+        dispatcher.version = recorder.version = step
+    return recorder.sent
+
+
+def test_with_bound_zero_each_step_is_ordered_under_the_version_it_learns_from():
+    assert sorted(set(drive(0))) == [(step, step - 1) for step in range(1, 6)]
+
+
+@pytest.mark.parametrize("bound", [1, 2, 4])
+def test_with_a_bound_steps_are_ordered_ahead_and_never_beyond_it_or_the_stage(bound):
+    ordered = dict(drive(bound))
+    assert set(ordered) == {1, 2, 3, 4, 5}
+    assert all(ordered[step] == max(0, step - 1 - bound) for step in ordered)
+
+
+def test_what_was_ordered_ahead_is_cancelled_by_name_on_a_stop():
+    sampler, _, recorder = sampler_of(2)
+    sampler.batch(1, Clock())
+    sampler.cancel()
+    assert {order.step for order in recorder.cancelled_orders} == {2, 3} and len(recorder.cancelled_orders) == 8
+
+
+def test_episodes_staler_than_the_bound_are_reported_and_not_learned_from():
+    sampler, dispatcher, recorder = sampler_of(0)
+    recorder.version, dispatcher.version = 0, 2
+    with pytest.raises(RuntimeError, match="raise max_staleness"):
+        sampler.batch(3, Clock())
+    assert len(recorder.reported) == 4
+
+
+# ---------------------------------------------------------------- metrics of a step
+def test_a_clock_adds_up_phases():
+    clock = Clock()
+    for _ in range(2):
+        with clock.measure("report"):
+            pass
+    clock.add("grade", 1.5)
+    seconds = clock.stop()
+    assert set(seconds) == {"timing_s/report", "timing_s/grade", "timing_s/step"} and seconds["timing_s/grade"] == 1.5
+
+
+def test_throughput_counts_devices_and_is_absent_without_tokens():
+    assert throughput({"perf/total_num_tokens": 100.0, "timing_s/step": 2.0}, 0) == {"perf/throughput": 50.0}
+    assert throughput({"sft/tokens": 100.0, "timing_s/step": 2.0}, 2) == {"perf/throughput": 25.0}
+    assert throughput({"timing_s/step": 2.0}, 1) == {}
+
+
+def test_only_tracked_metrics_name_a_checkpoint_and_a_step_is_said_in_words():
+    assert tracked({"val/accuracy": 1.0, "actor/lr": 2.0}) == {"val/accuracy": 1.0}
+    assert in_words({"critic/score/mean": 0.5, "timing_s/step": 1.0}) == "reward 0.5000 · 1.00 s"
+
+
+def test_a_bank_with_nothing_to_train_on_is_refused(config):
+    data, _ = write_bank([Task(key="a", split="eval", payload={"x": 1})])
+    with pytest.raises(Refused) as refused:
+        open_bank(data, config)
+    assert refused.value.pointer == "/environment/train_split"

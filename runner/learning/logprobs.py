@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.learning.packing import hidden_states, pack, plan_rows
+from runner.learning.packing import alone, hidden_states, pack, plan_rows
 from runner.models.loading import head
 
 CHUNK_ELEMENTS = 1 << 22
@@ -84,11 +84,11 @@ def score_sequences(network: torch.nn.Module, sequences: Sequence[Sequence[int]]
     """float32[T] per sequence: log-prob of each token given those before it; the first is NaN."""
     scores = [np.full(len(tokens), np.nan, np.float32) for tokens in sequences]
     device = next(network.parameters()).device
-    for members in plan_rows([len(tokens) for tokens in sequences], max_tokens):
-        row = pack(sequences, members, device)
+    for bundles in plan_rows(alone(sequences), max_tokens):
+        row = pack(sequences, bundles, device)
         targets = row.input_ids[0, 1:]
         heat = torch.full((len(targets),), temperature, dtype=torch.float32, device=device)
-        logprobs, _ = logprobs_of(hidden_states(network, row)[:-1], head(network), targets, heat)
-        for index, start in zip(members, row.offsets.tolist()):
-            scores[index][1:] = logprobs[start : start + len(sequences[index]) - 1].cpu().numpy()
+        logprobs = logprobs_of(hidden_states(network, row)[:-1], head(network), targets, heat)[0].cpu().numpy()
+        for index, place in zip(row.members, row.places):
+            scores[index][1:] = logprobs[place[:-1]]
     return scores

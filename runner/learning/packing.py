@@ -1,5 +1,10 @@
-"""Several sequences in one row [1, T]: position ids restart, attention stays inside each, nothing is padded."""
+"""Several sequences in one row [1, T]: position ids restart, attention stays inside each, nothing is padded.
 
+Sequences that begin alike, such as the episodes of one group before the student speaks, share the beginning: it
+is computed once and each continuation attends to it and to itself.
+"""
+
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -7,48 +12,101 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runner.models.attention import Block
 from runner.models.loading import backbone
+
+# Below this many tokens, sharing saves less than the extra attention call costs.
+MIN_SHARED = 16
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Sequences `members` whose first `shared` tokens are equal; `tokens` is what they take in a row."""
+
+    members: list[int]
+    shared: int
+    tokens: int
 
 
 @dataclass(frozen=True)
 class PackedRow:
-    """Sequences `members`, end to end. input_ids and position_ids int64[1, T]; offsets int32[n + 1], from 0 to T."""
+    """Bundles end to end. input_ids and position_ids int64[1, T]; `places[k]` int64[T_k] says where in the row
+    each token of sequence `members[k]` lies (shared ones lie in several sequences)."""
 
     members: list[int]
+    places: list[np.ndarray]
     input_ids: Tensor
     position_ids: Tensor
-    offsets: Tensor
+    layout: list[Block]
 
 
-def plan_rows(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Share sequences out to rows of at most `max_tokens`, longest first into the first row with room.
+def alone(sequences: Sequence[Sequence[int]]) -> list[Bundle]:
+    """Every sequence as a bundle of its own."""
+    return [Bundle([index], len(tokens), len(tokens)) for index, tokens in enumerate(sequences)]
 
-    A sequence longer than the limit gets a row of its own. The plan depends on `lengths` alone.
+
+def share_prefixes(sequences: Sequence[np.ndarray], prefixes: Sequence[int], max_tokens: int) -> list[Bundle]:
+    """Bundle sequences whose first `prefixes[i]` tokens are equal, in bundles of at most `max_tokens` where possible."""
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for index, (tokens, prefix) in enumerate(zip(sequences, prefixes, strict=True)):
+        key = tokens[:prefix].tobytes() if MIN_SHARED <= prefix < len(tokens) else index.to_bytes(8)
+        groups[key].append(index)
+    bundles = []
+    for members in groups.values():
+        shared = prefixes[members[0]] if len(members) > 1 else len(sequences[members[0]])
+        bundles += _cut([(index, len(sequences[index]) - shared) for index in members], shared, max_tokens)
+    return bundles
+
+
+def _cut(rests: list[tuple[int, int]], shared: int, max_tokens: int) -> list[Bundle]:
+    bundles: list[Bundle] = []
+    members, tokens = [], shared
+    for index, rest in rests:
+        if members and tokens + rest > max_tokens:
+            bundles.append(Bundle(members, shared, tokens))
+            members, tokens = [], shared
+        members, tokens = [*members, index], tokens + rest
+    return [*bundles, Bundle(members, shared, tokens)]
+
+
+def plan_rows(bundles: Sequence[Bundle], max_tokens: int) -> list[list[Bundle]]:
+    """Share bundles out to rows of at most `max_tokens`, longest first into the first row with room.
+
+    A bundle over the limit gets a row of its own. The plan depends on lengths and order alone.
     """
-    rows: list[list[int]] = []
+    rows: list[list[Bundle]] = []
     room: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        slot = next((row for row, free in enumerate(room) if free >= lengths[index]), None)
+    for bundle in sorted(bundles, key=lambda item: (-item.tokens, item.members[0])):
+        slot = next((row for row, free in enumerate(room) if free >= bundle.tokens), None)
         if slot is None:
             rows.append([])
-            room.append(max(max_tokens, lengths[index]))
+            room.append(max(max_tokens, bundle.tokens))
             slot = len(rows) - 1
-        rows[slot].append(index)
-        room[slot] -= lengths[index]
+        rows[slot].append(bundle)
+        room[slot] -= bundle.tokens
     return rows
 
 
-def pack(sequences: Sequence[np.ndarray], members: list[int], device: torch.device | str) -> PackedRow:
-    """The row holding `sequences[i]` for each i of `members`, in that order."""
-    chosen = [np.asarray(sequences[index]) for index in members]
-    offsets = np.cumsum([0] + [len(tokens) for tokens in chosen])
-    positions = np.concatenate([np.arange(len(tokens)) for tokens in chosen])
-    return PackedRow(
-        members,
-        torch.as_tensor(np.concatenate(chosen), dtype=torch.long, device=device)[None],
-        torch.as_tensor(positions, dtype=torch.long, device=device)[None],
-        torch.as_tensor(offsets, dtype=torch.int32, device=device),
-    )
+def pack(sequences: Sequence[Sequence[int]], bundles: Sequence[Bundle], device: torch.device | str) -> PackedRow:
+    """The row holding `bundles`, in that order."""
+    members, places, tokens, positions, layout, end = [], [], [], [], [], 0
+    for bundle in bundles:
+        begin, first = end, np.asarray(sequences[bundle.members[0]])
+        tokens.append(first[: bundle.shared])
+        positions.append(np.arange(bundle.shared))
+        end += bundle.shared
+        rests = []
+        for index in bundle.members:
+            rest = np.asarray(sequences[index])[bundle.shared :]
+            members.append(index)
+            places.append(np.concatenate([np.arange(begin, begin + bundle.shared), np.arange(end, end + len(rest))]))
+            tokens.append(rest)
+            positions.append(np.arange(bundle.shared, bundle.shared + len(rest)))
+            rests.append(len(rest))
+            end += len(rest)
+        layout.append(Block(bundle.shared, [length for length in rests if length]))
+    row = [torch.as_tensor(np.concatenate(parts), dtype=torch.long, device=device)[None] for parts in (tokens, positions)]
+    return PackedRow(members, places, *row, layout)
 
 
 def hidden_states(network: torch.nn.Module, row: PackedRow, cache=None) -> Tensor:
@@ -56,7 +114,7 @@ def hidden_states(network: torch.nn.Module, row: PackedRow, cache=None) -> Tenso
     output = backbone(network)(
         input_ids=row.input_ids,
         position_ids=row.position_ids,
-        cu_seq_lens_q=row.offsets,
+        layout=row.layout,
         past_key_values=cache,
         use_cache=cache is not None,
     )

@@ -1,6 +1,7 @@
 """One optimizer step over packed sequences, whatever the method.
 
-1. Plan rows of at most `micro_batch_tokens` packed tokens.
+1. Plan rows of at most `micro_batch_tokens` packed tokens; what sequences share before their first loss token is
+   computed once.
 2. Per row: hidden states, then log-probs of the loss tokens only, then Σ weight · loss, backward.
    The weights sum to 1 over the whole batch, so rows (and ranks) simply add up.
 3. Clip, step, or skip when the gradient is not finite.
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from runner.learning.logprobs import logprobs_of
 from runner.learning.optimizer import MasterAdamW
-from runner.learning.packing import PackedRow, hidden_states, pack, plan_rows
+from runner.learning.packing import Bundle, PackedRow, hidden_states, pack, plan_rows, share_prefixes
 from runner.methods.base import Method, SequenceResult, TrainingSequence
 from runner.models.loading import head
 
@@ -46,27 +47,38 @@ def update(network: torch.nn.Module, optimizer: MasterAdamW, sequences: Sequence
     """Learn from `sequences`, each with at least one loss token; with none, nothing happens and it says so."""
     if not sequences:
         return Update([], None, "no loss token in the batch")
-    results = gradients(network, optimizer, sequences, method, plan_rows([len(item.token_ids) for item in sequences], max_tokens))
+    results = gradients(network, optimizer, sequences, method, plan(sequences, max_tokens))
     norm, applied = optimizer.step(rate)
     return Update([results[index] for index in range(len(sequences))], norm, None if applied else f"gradient norm is {norm}")
 
 
+def plan(sequences: Sequence[TrainingSequence], max_tokens: int) -> list[list[Bundle]]:
+    """Rows of bundles covering every sequence."""
+    prefixes = [int(item.mask.argmax()) for item in sequences]
+    return plan_rows(share_prefixes([item.token_ids for item in sequences], prefixes, max_tokens), max_tokens)
+
+
 def gradients(
-    network: torch.nn.Module, optimizer: MasterAdamW, sequences: Sequence[TrainingSequence], method: Method, rows: list[list[int]]
+    network: torch.nn.Module, optimizer: MasterAdamW, sequences: Sequence[TrainingSequence], method: Method, rows: list[list[Bundle]]
 ) -> dict[int, SequenceResult]:
-    """Add the gradients of `rows` (lists of sequence indices) to the optimizer's; results by sequence index."""
+    """Add the gradients of `rows` to the optimizer's; results by sequence index."""
     device = next(network.parameters()).device
     results: dict[int, SequenceResult] = {}
-    for members in rows:
-        row = pack([item.token_ids for item in sequences], members, device)
-        tokens = _loss_tokens([sequences[index] for index in members], row)
-        hidden = hidden_states(network, row)[tokens.before]
-        logprob, entropy = logprobs_of(hidden, head(network), tokens.targets, tokens.temperature)
+    for bundles in rows:
+        row = pack([item.token_ids for item in sequences], bundles, device)
+        tokens = _loss_tokens([sequences[index] for index in row.members], row)
+        logprob, entropy = _logprobs(network, row, tokens)
         loss, values = method.loss(logprob, tokens.columns)
         (tokens.weight * loss).sum().backward()
         optimizer.collect()
-        results.update(_results(members, tokens.counts, logprob, entropy, {**values, "loss": loss}))
+        results.update(_results(row.members, tokens.counts, logprob, entropy, {**values, "loss": loss}))
     return results
+
+
+def _logprobs(network: torch.nn.Module, row: PackedRow, tokens: _LossTokens) -> tuple[Tensor, Tensor]:
+    # index_select, because the gradient of [] sums shared positions in an order that threads decide.
+    hidden = hidden_states(network, row).index_select(0, tokens.before)
+    return logprobs_of(hidden, head(network), tokens.targets, tokens.temperature)
 
 
 def _loss_tokens(chosen: list[TrainingSequence], row: PackedRow) -> _LossTokens:
@@ -74,14 +86,15 @@ def _loss_tokens(chosen: list[TrainingSequence], row: PackedRow) -> _LossTokens:
     masks = [item.mask for item in chosen]
     if any(mask[0] for mask in masks):
         raise ValueError("mask: a sequence's first token cannot be trained, nothing predicts it; clear its mask")
-    position = torch.as_tensor(np.flatnonzero(np.concatenate(masks)), device=device)
+    before = np.concatenate([place[:-1][mask[1:]] for place, mask in zip(row.places, masks)])
+    targets = np.concatenate([item.token_ids[item.mask] for item in chosen])
 
     def column(values: list[np.ndarray]) -> Tensor:
         return torch.as_tensor(np.concatenate([value[mask] for value, mask in zip(values, masks)]), dtype=torch.float32, device=device)
 
     return _LossTokens(
-        before=position - 1,
-        targets=row.input_ids[0, position],
+        before=torch.as_tensor(before, device=device),
+        targets=torch.as_tensor(targets, dtype=torch.long, device=device),
         temperature=column([np.full(len(item.token_ids), item.temperature) for item in chosen]),
         weight=column([item.weight for item in chosen]),
         columns={name: column([item.columns[name] for item in chosen]) for name in chosen[0].columns},
@@ -122,11 +135,11 @@ class Reference:
         """Give each sequence the column `reference_logprob` float32[T], NaN off its mask."""
         device = next(self.network.parameters()).device
         with self._swapped_in():
-            for members in plan_rows([len(item.token_ids) for item in sequences], max_tokens):
-                row = pack([item.token_ids for item in sequences], members, device)
-                tokens = _loss_tokens([sequences[index] for index in members], row)
-                logprob, _ = logprobs_of(hidden_states(self.network, row)[tokens.before], head(self.network), tokens.targets, tokens.temperature)
-                for index, values in zip(members, logprob.split(tokens.counts)):
+            for bundles in plan(sequences, max_tokens):
+                row = pack([item.token_ids for item in sequences], bundles, device)
+                tokens = _loss_tokens([sequences[index] for index in row.members], row)
+                logprob, _ = _logprobs(self.network, row, tokens)
+                for index, values in zip(row.members, logprob.split(tokens.counts)):
                     column = np.full(len(sequences[index].token_ids), np.nan, np.float32)
                     column[sequences[index].mask] = values.cpu().numpy()
                     sequences[index].columns["reference_logprob"] = column

@@ -1,17 +1,33 @@
 """Attention without padding waste, registered with transformers as `packed_sdpa`.
 
 Three shapes of call, told apart by what the caller passes down through the model's forward:
-  packed   `cu_seq_lens_q`: one row [1, T] holding several sequences end to end; each attends to itself only
+  packed   `layout`: one row [1, T] holding blocks end to end, each attending to itself only
   decode   a boolean mask [B, 1, 1, S] and one query per row over a key/value cache
   causal   neither: ordinary causal attention over equally long rows
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface
 
 PACKED_SDPA = "packed_sdpa"
+
+
+@dataclass(frozen=True)
+class Block:
+    """`prefix` tokens, then continuations of `rests` tokens each: they see the prefix and themselves, not each other."""
+
+    prefix: int
+    rests: list[int]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the block in its row."""
+        return self.prefix + sum(self.rests)
 
 
 def packed_sdpa(
@@ -22,35 +38,56 @@ def packed_sdpa(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    cu_seq_lens_q: Tensor | None = None,
+    layout: list[Block] | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
     """query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D], as transformers' attention functions do."""
-    if cu_seq_lens_q is not None:
-        output = _packed(query, key, value, torch.diff(cu_seq_lens_q).tolist(), scaling, dropout)
+    if layout is not None:
+        output = _packed(query, key, value, layout, scaling)
     elif attention_mask is not None:
         output = _decode(query, key, value, attention_mask, scaling)
     else:
-        grouped = query.shape[1] != key.shape[1]
-        output = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scaling, is_causal=query.shape[2] > 1, enable_gqa=grouped)
+        output = _causal(query, key, value, scaling)
     return output.transpose(1, 2).contiguous(), None
 
 
-def _packed(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scaling: float | None, dropout: float) -> Tensor:
-    # One call per sequence costs sum(length²); a block mask over the row would cost T².
-    grouped = query.shape[1] != key.shape[1]
-    parts = [
-        F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling, is_causal=True, enable_gqa=grouped)
-        for q, k, v in zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
-    ]
+def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    return F.scaled_dot_product_attention(query, key, value, scale=scaling, is_causal=query.shape[2] > 1, enable_gqa=query.shape[1] != key.shape[1])
+
+
+def _packed(query: Tensor, key: Tensor, value: Tensor, layout: list[Block], scaling: float | None) -> Tensor:
+    # Block by block costs the sum of their squares; one mask over the row would cost the square of the sum.
+    sizes = [block.tokens for block in layout]
+    parts = []
+    for block, q, k, v in zip(layout, query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True):
+        end = block.prefix
+        parts.append(_causal(q[:, :, :end], k[:, :, :end], v[:, :, :end], scaling))
+        if block.rests:
+            parts.append(_continuations(q, k, v, block, scaling))
     return torch.cat(parts, 2)
+
+
+def _continuations(query: Tensor, key: Tensor, value: Tensor, block: Block, scaling: float | None) -> Tensor:
+    # Padded at the end inside this call only: no real query comes after a padded key.
+    longest = max(block.rests)
+
+    def rows(states: Tensor) -> Tensor:
+        return pad_sequence([piece[0].transpose(0, 1) for piece in states[:, :, block.prefix :].split(block.rests, 2)], batch_first=True).transpose(1, 2)
+
+    def with_prefix(states: Tensor) -> Tensor:
+        return torch.cat([states[:, :, : block.prefix].expand(len(block.rests), -1, -1, -1), rows(states)], 2)
+
+    mask = torch.ones(longest, block.prefix + longest, dtype=torch.bool, device=query.device).tril(block.prefix)
+    grouped = query.shape[1] != key.shape[1]
+    output = F.scaled_dot_product_attention(rows(query), with_prefix(key), with_prefix(value), attn_mask=mask, scale=scaling, enable_gqa=grouped)
+    return torch.cat([piece[None, :, :length] for piece, length in zip(output, block.rests)], 2)
 
 
 def _decode(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
     # Query heads that share a key head become queries of that head, so the cache is never repeated in memory.
     rows, heads, queries, size = query.shape
     if queries != 1:
-        raise ValueError(f"packed_sdpa: a mask goes with one query per row, got {queries}; pass cu_seq_lens_q for longer input")
+        raise ValueError(f"packed_sdpa: a mask goes with one query per row, got {queries}; pass a layout for longer input")
     grouped = query.view(rows, key.shape[1], heads // key.shape[1], size)
     return F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling).view(rows, heads, 1, size)
 

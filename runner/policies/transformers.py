@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicLayer
 
 from runner.contract.run_config import Model
 from runner.learning.logprobs import score_sequences
-from runner.learning.packing import hidden_states, pack, plan_rows
+from runner.learning.packing import alone, hidden_states, pack, plan_rows
 from runner.learning.weights import import_weights
 from runner.models.loading import backbone, head, load_model, stop_token_ids
 from runner.policies.base import Generation, SamplingParams, Seed, Weights, uniforms
@@ -154,14 +154,13 @@ class TransformersPolicy:
         sequences = [np.array(prompt) for prompt in unique]
         last = [None] * len(sequences)
         states: list[list] = [[None] * len(sequences) for _ in range(2 * self._layers)]
-        for members in plan_rows([len(tokens) for tokens in sequences], PREFILL_TOKENS):
-            row, cache = pack(sequences, members, self.device), DynamicCache(config=backbone(self.network).config)
+        for bundles in plan_rows(alone(sequences), PREFILL_TOKENS):
+            row, cache = pack(sequences, bundles, self.device), DynamicCache(config=backbone(self.network).config)
             hidden = hidden_states(self.network, row, cache)
-            sizes = torch.diff(row.offsets).tolist()
-            for number, end in zip(members, row.offsets[1:].tolist()):
-                last[number] = hidden[end - 1]
+            for number, place in zip(row.members, row.places):
+                last[number] = hidden[place[-1]]
             for kind, packed in enumerate(part for layer in cache.layers for part in (layer.keys, layer.values)):
-                for number, piece in zip(members, packed[0].split(sizes, 1)):
+                for number, piece in zip(row.members, packed[0].split([len(place) for place in row.places], 1)):
                     states[kind][number] = piece.transpose(0, 1)
         expand = torch.tensor([unique[prompt] for prompt in prompts], device=self.device)
         padded = [pad_sequence(pieces, batch_first=True).transpose(1, 2)[expand] for pieces in states]
@@ -205,9 +204,9 @@ class TransformersPolicy:
 
     def _gather_choices(self, contexts: list[tuple[int, ...]], wanted: list[list[tuple[int, int, Sequence[int]]]]) -> list[np.ndarray]:
         hidden: list = [None] * len(contexts)
-        for members in plan_rows([len(context) for context in contexts], PREFILL_TOKENS):
-            row = pack(contexts, members, self.device)
-            for number, piece in zip(members, hidden_states(self.network, row).split(torch.diff(row.offsets).tolist())):
+        for bundles in plan_rows(alone(contexts), PREFILL_TOKENS):
+            row = pack(contexts, bundles, self.device)
+            for number, piece in zip(row.members, hidden_states(self.network, row).split([len(place) for place in row.places])):
                 hidden[number] = piece
         result = []
         for group in wanted:

@@ -10,7 +10,8 @@ from runner.contract.run_config import GrpoStage, LoraAdapter, MaskedLoss, Model
 from runner.learning.advantages import token_weights
 from runner.learning.logprobs import score_sequences
 from runner.learning.optimizer import MasterAdamW
-from runner.learning.trainer import Reference, gradients, update
+from runner.learning.packing import alone
+from runner.learning.trainer import Reference, gradients, plan, update
 from runner.learning.weights import trainable
 from runner.methods.base import TrainingSequence
 from runner.methods.grpo import Grpo
@@ -45,6 +46,8 @@ def method(**changes):
 
 def gradient_of(network, sequences, rows, chosen=None):
     optimizer = MasterAdamW(trainable(network), Optimizer())
+    bundles = alone([item.token_ids for item in sequences])
+    rows = [[bundles[index] for index in row] for row in rows] if rows else plan(sequences, 1000)
     results = gradients(network, optimizer, sequences, chosen or method(), rows)
     found = {name: parameter.grad.clone() for name, parameter in optimizer.parameters.items()}
     network.zero_grad(set_to_none=True)
@@ -90,6 +93,25 @@ def test_two_ranks_add_up_to_one(network):
     assert_same({name: ranks[0][name] + ranks[1][name] for name in whole}, whole)
 
 
+def group_batch():
+    generator = np.random.default_rng(1)
+    prompts = [generator.integers(3, 290, 24), generator.integers(3, 290, 18)]
+    tokens = [np.concatenate([prompts[index // 3], generator.integers(3, 290, 2 + index)]).astype(np.int32) for index in range(6)]
+    masks = [np.arange(len(item)) >= len(prompts[index // 3]) for index, item in enumerate(tokens)]
+    columns = [{"sampler_logprob": np.full(len(item), -5.0, np.float32), "advantage": np.full(len(item), generator.normal(), np.float32)} for item in tokens]
+    return [TrainingSequence(*parts) for parts in zip(tokens, masks, token_weights(masks, "token"), columns)]
+
+
+def test_a_group_s_prompt_is_computed_once_and_changes_nothing(network):
+    sequences = group_batch()
+    rows = plan(sequences, 1000)
+    assert sum(bundle.tokens for row in rows for bundle in row) == 24 + 18 + sum(item.mask.sum() for item in sequences)
+    found, results = gradient_of(network, sequences, None)
+    assert_same(found, naive_gradient(network, sequences))
+    for index, expected in enumerate(score_sequences(network, [item.token_ids for item in sequences])):
+        np.testing.assert_allclose(results[index].logprob, expected[sequences[index].mask], atol=1e-5)
+
+
 def test_results_follow_the_sequences_whatever_the_packing(network):
     sequences = batch()
     _, whole = gradient_of(network, sequences, [[0, 1, 2, 3, 4, 5]])
@@ -109,7 +131,7 @@ def test_the_same_seed_and_threads_give_the_same_bits(loaded):
             network = copy.deepcopy(loaded)
             optimizer = MasterAdamW(trainable(network), Optimizer(learning_rate=1e-2))
             for _ in range(3):
-                update(network, optimizer, batch(), method(), 1e-2, 32)
+                update(network, optimizer, batch() + group_batch(), method(), 1e-2, 128)
             outcomes.append(network.state_dict())
     finally:
         torch.set_num_threads(1)

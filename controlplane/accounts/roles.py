@@ -12,6 +12,8 @@ SCOPE_ROLE = {Scope.READ: Role.VIEWER, Scope.SUBMIT: Role.MEMBER, Scope.ADMIN: R
 VERBS: dict[str, Role] = {
     "bank.read": Role.VIEWER,
     "bank.import": Role.MEMBER,
+    # Names a file of the server: the reader sees what the server may read.
+    "bank.import-path": Role.ADMIN,
     "bank.archive": Role.MEMBER,
     "run.read": Role.VIEWER,
     "run.launch": Role.MEMBER,

@@ -1,5 +1,7 @@
 """Task banks: named, with immutable versions identified by the digest of their content."""
 
+import uuid
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
@@ -28,7 +30,12 @@ class BankVersionQuerySet(TeamQuerySet):
 
 
 class BankVersion(models.Model):
-    """Immutable once written. `counts` and `report` are computed at import; the file is a blob named by `blob`."""
+    """Immutable once written. `counts` and `report` are computed at import; the file is a blob named by `blob`.
+
+    `is_new` is set on the instance that an import has just made.
+    """
+
+    is_new = False
 
     bank = models.ForeignKey(Bank, models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
@@ -66,3 +73,48 @@ class Task(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["version", "key"], name="task_key_per_version")]
         indexes = [models.Index(fields=["version", "split", "domain"], name="task_by_split")]
+
+
+class ImportState(models.TextChoices):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class ImportSource(models.TextChoices):
+    """Where the questions come from: our own generator, an uploaded file, a file of the server, the Hugging Face hub."""
+
+    BUNDLED = "bundled"
+    UPLOAD = "upload"
+    PATH = "path"
+    HUB = "hub"
+
+
+class BankImport(models.Model):
+    """One importer process: what it reads, what it says while it works, what it dropped and why.
+
+    `touched_at` moves while the process lives; an import that stopped moving was lost with its worker.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey("accounts.Team", models.CASCADE, related_name="bank_imports")
+    bank = models.CharField(max_length=80)
+    environment = models.CharField(max_length=40)
+    source = models.CharField(max_length=10, choices=ImportSource.choices)
+    location = models.TextField(blank=True)
+    options = models.JSONField(default=dict)
+    state = models.CharField(max_length=10, choices=ImportState.choices, default=ImportState.QUEUED)
+    log = models.TextField(blank=True)
+    report = models.JSONField(default=dict)
+    reason = models.TextField(blank=True)
+    version = models.ForeignKey(BankVersion, models.SET_NULL, null=True, related_name="imports")
+    created_by = models.ForeignKey("accounts.User", models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    touched_at = models.DateTimeField(auto_now_add=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    objects = TeamQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at"]

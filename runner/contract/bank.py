@@ -91,7 +91,7 @@ def read_bank(
             problems.append((number, f"duplicate {record.record} key {record.key!r}"))
         seen.add((record.record, record.key))
         (tasks if record.record == "task" else demonstrations).append(record)
-    if not tasks:
+    if not tasks and not problems:
         problems.append((0, "the file holds no task"))
     if problems:
         raise InvalidBank(problems[:100])
@@ -116,7 +116,7 @@ def _decompress(data: bytes) -> bytes:
 def _read_line(line: bytes) -> Task | Demonstration:
     if len(line) > MAX_LINE:
         raise ValueError(f"longer than {MAX_LINE} bytes")
-    document = json.loads(line)
+    document = json.loads(line, parse_constant=_refuse_constant)
     kind = document.get("record") if isinstance(document, dict) else None
     model = {"task": Task, "demonstration": Demonstration}.get(kind)
     if model is None:
@@ -126,3 +126,7 @@ def _read_line(line: bytes) -> Task | Demonstration:
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _refuse_constant(name: str):
+    raise ValueError(f"{name} is not a finite number")

@@ -1,14 +1,17 @@
 """The trio of every permission test: Olga owns, Tim is her teammate, Uma is an outsider; and a viewer."""
 
 import pytest
+from django.test import Client
 
-from controlplane.accounts import services
+from controlplane.accounts import services as accounts
 from controlplane.accounts.choices import Role
+from controlplane.api import rate_limit
+from tests.controlplane.callers import Caller
 
 
 @pytest.fixture
 def team(db):
-    return services.create_team("physics", "Physics")
+    return accounts.create_team("physics", "Physics")
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def viewer(team):
 
 @pytest.fixture
 def other_team(db):
-    return services.create_team("chemistry", "Chemistry")
+    return accounts.create_team("chemistry", "Chemistry")
 
 
 @pytest.fixture
@@ -37,6 +40,37 @@ def outsider(other_team):
 
 
 def _member(team, username, role):
-    user = services.create_user(username)
-    services.add_member(team, user, role)
+    user = accounts.create_user(username)
+    accounts.add_member(team, user, role)
     return user
+
+
+@pytest.fixture
+def fresh_buckets(services):
+    """Rate limits without memories of earlier tests."""
+    rate_limit._client.cache_clear()
+    client = rate_limit._client()
+    for key in client.scan_iter("assay:limit:*"):
+        client.delete(key)
+
+
+@pytest.fixture
+def as_token(team, fresh_buckets):
+    """as_token(user, *scopes) → a caller with a token of `user` in `team`."""
+
+    def make(user, *scopes, team=team):
+        return Caller(accounts.create_token(user, team, "test", list(scopes))[0])
+
+    return make
+
+
+@pytest.fixture
+def as_session(fresh_buckets):
+    """as_session(user) → a signed-in browser whose CSRF check is on."""
+
+    def make(user):
+        client = Client(enforce_csrf_checks=True)
+        client.force_login(user)
+        return client
+
+    return make

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.accounts import services
 from controlplane.accounts.models import ApiToken, User
-from tests.controlplane.api.conftest import Caller
+from tests.controlplane.callers import Caller
 
 BODY = json.dumps({"slug": "optics", "name": "Optics"})
 

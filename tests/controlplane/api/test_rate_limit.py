@@ -9,7 +9,7 @@ from controlplane.api.rate_limit import Bucket, seconds_to_wait
 
 
 @pytest.fixture
-def bucket(services, monkeypatch):
+def bucket(fresh_buckets, monkeypatch):
     monkeypatch.setitem(rate_limit.BUCKETS, "test", Bucket(burst=3, per_minute=600))
 
 

@@ -1,0 +1,268 @@
+"""Importers run as processes of their own: they read formats, we read their canonical file.
+
+The web process and the worker never import runner.importers; an import is a row that a page can watch.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import BinaryIO
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from kombu.exceptions import OperationalError
+
+from controlplane.accounts.models import Team, User
+from controlplane.accounts.roles import require
+from controlplane.accounts.services import ensure_embedded_owner, record
+from controlplane.banks.models import Bank, BankImport, BankVersion, ImportSource, ImportState
+from controlplane.banks.services import ENVIRONMENTS, import_version
+from controlplane.env import CHECKOUT
+from runner.contract.bank import InvalidBank
+
+IMPORTERS = "runner.importers"
+SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
+HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
+FILE_KINDS = (".parquet", ".jsonl", ".json", ".gz", ".zst")
+SPLIT_COLUMNS = ("split", "split_naive")
+MAX_UPLOAD = 256 << 20
+# What an importer has no business knowing.
+SECRETS = ("SECRET_KEY", "DATABASE_URL", "REDIS_URL")
+TIME_LIMIT_S = 900.0
+BEAT_S = 2.0
+LOST_AFTER = timedelta(seconds=60)
+UNSTARTED_AFTER = timedelta(minutes=30)
+LOG_KEPT = 20_000
+
+
+class ImporterFailed(Exception):
+    """The importer process gave up; the message is its own last line."""
+
+
+# ---------------------------------------------------------------- the request
+def start_import(
+    user: User,
+    team: Team,
+    environment: str,
+    source: str,
+    location: str = "",
+    slug: str = "",
+    split_column: str = "split",
+    upload: BinaryIO | None = None,
+) -> BankImport:
+    """Queue an import and start it on commit; the row tells how it goes.
+
+    `location`: a path of the server for `path` (admins only), owner/name for `hub`, the file's name for `upload`.
+    Raises ValidationError naming the field, PermissionDenied.
+    """
+    require(user, team, "bank.import-path" if source == ImportSource.PATH else "bank.import")
+    slug = slug or environment
+    _check_request(environment, source, location, slug, split_column, upload)
+    with transaction.atomic():
+        job = BankImport.objects.create(
+            team=team,
+            bank=slug,
+            environment=environment,
+            source=source,
+            location=location,
+            options={"split_column": split_column} if environment == "sciknoweval" else {},
+            created_by=user,
+        )
+        if upload is not None:
+            _keep_upload(job, upload)
+        record(user, "bank.import-start", job, {"bank": slug, "source": source, "location": location})
+        transaction.on_commit(lambda: _send(job))
+    return job
+
+
+def _check_request(environment: str, source: str, location: str, slug: str, split_column: str, upload: BinaryIO | None) -> None:
+    wrong = {}
+    if environment not in ENVIRONMENTS:
+        wrong["environment"] = f"{environment!r} is unknown; choose one of {', '.join(ENVIRONMENTS)}"
+    if not SLUG.fullmatch(slug):
+        wrong["bank"] = f"{slug[:80]!r} is no bank name; use small letters, digits, dots, dashes"
+    if split_column not in SPLIT_COLUMNS:
+        wrong["split_column"] = f"{split_column!r} is unknown; choose one of {', '.join(SPLIT_COLUMNS)}"
+    if source not in ImportSource.values or (source == ImportSource.BUNDLED) != (environment == "quiz"):
+        wrong["source"] = f"{source!r} does not fit {environment}; quiz is bundled, sciknoweval comes from upload, path or hub"
+    elif told := _wrong_location(source, location, upload):
+        wrong["location"] = told
+    if wrong:
+        raise ValidationError(wrong)
+
+
+def _wrong_location(source: str, location: str, upload: BinaryIO | None) -> str | None:
+    if source == ImportSource.HUB:
+        return None if HUB_ID.fullmatch(location) and ".." not in location else f"{location[:200]!r} is no hub id; write owner/name"
+    if source == ImportSource.BUNDLED:
+        return None
+    if Path(location).suffix not in FILE_KINDS:
+        return f"{location[-80:]!r} must end in one of {', '.join(FILE_KINDS)}"
+    if source == ImportSource.UPLOAD:
+        return None if upload is not None else "no file was sent"
+    path = Path(location)
+    return None if path.is_absolute() and path.is_file() else f"{location[:200]!r} is no file of the server; give its absolute path"
+
+
+def _folder(job: BankImport) -> Path:
+    return Path(settings.ASSAY_STORAGE) / "imports" / str(job.pk)
+
+
+def _keep_upload(job: BankImport, upload: BinaryIO) -> None:
+    # The worker may run on another machine: the file waits in the storage that both share, under a name of ours.
+    folder = _folder(job)
+    folder.mkdir(parents=True)
+    with (folder / f"upload{Path(job.location).suffix}").open("xb") as file:
+        shutil.copyfileobj(upload, file)
+        if file.tell() > MAX_UPLOAD:
+            shutil.rmtree(folder)
+            raise ValidationError({"location": f"larger than {MAX_UPLOAD >> 20} MiB"})
+
+
+def _send(job: BankImport) -> None:
+    from controlplane.banks.tasks import run_import
+
+    try:
+        run_import.apply_async([str(job.pk)], retry=False)
+    except OperationalError as error:
+        _finish(job, {"state": ImportState.FAILED, "reason": f"the broker does not answer ({error}); start it again"})
+
+
+# ---------------------------------------------------------------- the work
+def perform_import(job: BankImport) -> BankImport:
+    """Run the importer of `job` and import what it wrote; the row ends SUCCEEDED or FAILED with its reason.
+
+    Repeating it after a lost worker is harmless: the same content is the same version.
+    """
+    if not BankImport.objects.filter(pk=job.pk, state__in=[ImportState.QUEUED, ImportState.RUNNING]).update(
+        state=ImportState.RUNNING, touched_at=timezone.now(), log=""
+    ):
+        return BankImport.objects.get(pk=job.pk)
+    try:
+        file, report = run_importer(job.environment, _arguments(job), lambda log: _touch(job, log))
+        version = import_version(job.team, job.bank, file, report, job.created_by, job.environment)
+        changes = {"state": ImportState.SUCCEEDED, "version": version, "report": report}
+    except (ImporterFailed, InvalidBank, ValidationError, PermissionDenied) as error:
+        changes = {"state": ImportState.FAILED, "reason": " ".join(getattr(error, "messages", [str(error)]))}
+    except BaseException as error:
+        _finish(job, {"state": ImportState.FAILED, "reason": f"internal error: {type(error).__name__}; the worker's log has more"})
+        raise
+    _finish(job, changes)
+    job.refresh_from_db()
+    return job
+
+
+def _finish(job: BankImport, changes: dict) -> None:
+    BankImport.objects.filter(pk=job.pk).update(finished_at=timezone.now(), touched_at=timezone.now(), **changes)
+    shutil.rmtree(_folder(job), ignore_errors=True)
+
+
+def _touch(job: BankImport, log: str) -> None:
+    BankImport.objects.filter(pk=job.pk).update(log=log, touched_at=timezone.now())
+
+
+def _arguments(job: BankImport) -> list[str]:
+    if job.source == ImportSource.BUNDLED:
+        return []
+    location = str(_folder(job) / f"upload{Path(job.location).suffix}") if job.source == ImportSource.UPLOAD else job.location
+    return ["--source", location, "--split-column", job.options["split_column"]]
+
+
+def run_importer(name: str, arguments: list[str], progress: Callable[[str], None] = lambda log: None) -> tuple[bytes, dict]:
+    """The file and the report that `python -m runner.importers name …` writes. Raises ImporterFailed.
+
+    `progress` gets all output so far every few seconds, and so shows that the process lives.
+    """
+    with tempfile.TemporaryDirectory(prefix="assay-import-") as folder:
+        file, report = Path(folder) / "bank.jsonl.zst", Path(folder) / "report.json"
+        command = [sys.executable, "-m", IMPORTERS, name, *arguments, "--out", str(file), "--report", str(report)]
+        environment = {key: value for key, value in os.environ.items() if key not in SECRETS}
+        code, log = _watch(command, environment, progress)
+        if code != 0 or not file.exists():
+            last = log.strip().rpartition("\n")[2] or "it said nothing"
+            raise ImporterFailed(f"the importer {name} ended with code {code}: {last}")
+        return file.read_bytes(), json.loads(report.read_text()) if report.exists() else {}
+
+
+def _watch(command: list[str], environment: dict, progress: Callable[[str], None]) -> tuple[int, str]:
+    process = subprocess.Popen(
+        command,
+        cwd=CHECKOUT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(iter(process.stdout.readline, "")), daemon=True)
+    reader.start()
+    deadline = time.monotonic() + TIME_LIMIT_S
+    try:
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                lines.append(f"ended after {TIME_LIMIT_S:.0f} s, the longest an import may take\n")
+                return -1, _log(lines)
+            progress(_log(lines))
+            try:
+                process.wait(BEAT_S)
+            except subprocess.TimeoutExpired:
+                pass
+        reader.join(BEAT_S)
+    finally:
+        _end(process)
+    progress(_log(lines))
+    return process.returncode, _log(lines)
+
+
+def _end(process: subprocess.Popen) -> None:
+    # The whole group: an importer's own children must not outlive it.
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _log(lines: list[str]) -> str:
+    return "".join(lines)[-LOG_KEPT:].replace("\0", "")
+
+
+def fail_lost_imports() -> int:
+    """Imports whose worker or message was lost are told as such; returns how many. Cheap enough to call before every listing."""
+    now = timezone.now()
+    ended = 0
+    for state, silence, told in (
+        (ImportState.RUNNING, LOST_AFTER, "the worker that ran it was lost"),
+        (ImportState.QUEUED, UNSTARTED_AFTER, "no worker took it"),
+    ):
+        silent = BankImport.objects.filter(state=state, touched_at__lt=now - silence)
+        ended += silent.update(state=ImportState.FAILED, reason=f"{told}; start it again", finished_at=now)
+    return ended
+
+
+# ---------------------------------------------------------------- the bundled bank
+def ensure_quiz_bank(team: Team | None = None) -> BankVersion:
+    """The newest version of the team's bank `quiz`, generated and imported when there is none yet."""
+    team = team or ensure_embedded_owner().memberships.get(team__slug="default").team
+    bank = Bank.objects.filter(team=team, slug="quiz").first()
+    version = bank and bank.versions.first()
+    if version:
+        return version
+    file, report = run_importer("quiz", [])
+    return import_version(team, "quiz", file, report, None, "quiz", "Science quiz")

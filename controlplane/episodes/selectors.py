@@ -6,8 +6,7 @@ from difflib import SequenceMatcher
 from uuid import UUID
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
-from django.db.models import Count, Exists, F, Func, OuterRef, Q, QuerySet
-from django.db.models.functions import Coalesce
+from django.db.models import Avg, Count, Exists, F, Func, OuterRef, Q, QuerySet
 
 from controlplane.episodes.models import Episode, Label, Turn
 from controlplane.telemetry.text import json_number
@@ -108,8 +107,8 @@ class Population:
 
 def population(rows: QuerySet[Episode]) -> Population:
     """Counts and mean of `rows`; a missing reward is counted apart and enters no mean."""
-    found = rows.aggregate(episodes=Count("id"), graded=Count("score"), total=Coalesce(Func(F("score"), function="sum"), 0.0))
-    return Population(found["episodes"], found["graded"], found["total"] / found["graded"] if found["graded"] else None)
+    found = rows.aggregate(episodes=Count("id"), graded=Count("score"), mean=Avg("score"))
+    return Population(found["episodes"], found["graded"], found["mean"])
 
 
 # ---------------------------------------------------------------- rows as JSON

@@ -98,10 +98,11 @@ def record_writing(attempt: Attempt, key: uuid.UUID, report: Report) -> Checkpoi
 def record_complete(row: Checkpoint, manifest, metrics: dict[str, float]) -> Checkpoint:
     """Believe a checkpoint whose folder is what its manifest says, or call it broken with the reason.
 
-    Reads every byte before any transaction begins, so that a large one blocks nobody.
+    Reads every byte before any transaction begins, so that a large one blocks nobody. Repeated, it adds metrics that are known only
+    later, such as held-out scores.
     """
     if row.state != CheckpointState.WRITING:
-        return row
+        return add_metrics(row, metrics)
     home = run_folder(row.run_id)
     try:
         folder = verify.check_path(row.path, home)
@@ -113,6 +114,18 @@ def record_complete(row: Checkpoint, manifest, metrics: dict[str, float]) -> Che
     reason = "" if home.exists() else "its files were not read again: the run's storage is not visible to the control plane"
     written = {"manifest": manifest, "manifest_hash": verify.manifest_hash(manifest), "size": verify.size_of(manifest)}
     return _settle(row, CheckpointState.COMPLETE, reason, metrics=metrics, completed_at=timezone.now(), **written)
+
+
+@transaction.atomic
+def add_metrics(row: Checkpoint, metrics: dict[str, float]) -> Checkpoint:
+    run = lock_run(row.run_id)
+    row.refresh_from_db()
+    if row.state == CheckpointState.COMPLETE and metrics.items() - row.metrics.items():
+        row.metrics |= metrics
+        row.save(update_fields=["metrics"])
+        announce(run)
+        ask_for_retention(run.pk)
+    return row
 
 
 @transaction.atomic

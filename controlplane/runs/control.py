@@ -64,7 +64,8 @@ def _assignment(attempt: Attempt) -> dict:
     shares = attempt.grant.shares.select_related("node").order_by("pk")
     return {
         "run": str(run.pk),
-        "attempt": attempt.number,
+        "attempt": attempt.pk,
+        "number": attempt.number,
         "config": json.loads(bytes(run.config)),
         "config_hash": run.config_hash,
         "total_steps": run.total_steps,

@@ -40,6 +40,14 @@ def test_a_report_may_be_repeated(attempt, write):
     assert first.completed_at == second.completed_at and Checkpoint.objects.count() == 1
 
 
+def test_metrics_that_are_known_later_are_added(attempt, write):
+    folder, manifest = write(1)
+    key = uuid.uuid4()
+    report(attempt, folder, manifest, key=key, metrics={"critic/score/mean": 0.5})
+    row = report(attempt, folder, manifest, key=key, metrics={"val/accuracy": 0.4})
+    assert Checkpoint.objects.get().metrics == row.metrics == {"critic/score/mean": 0.5, "val/accuracy": 0.4}
+
+
 def truncate(folder):
     (folder / "weights.bin").write_bytes(b"short")
 

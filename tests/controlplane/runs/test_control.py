@@ -32,7 +32,7 @@ def test_a_claim_returns_everything_the_driver_needs(driver, attempt, storage_fo
     answer = driver.claim().json()
     run = attempt.run
     assert answer["token"].startswith("assay_") and len(answer["token"]) == 49
-    assert (answer["run"], answer["attempt"], answer["total_steps"]) == (str(run.pk), 1, 10)
+    assert (answer["run"], answer["attempt"], answer["number"], answer["total_steps"]) == (str(run.pk), attempt.pk, 1, 10)
     assert answer["config"] == json.loads(bytes(run.config)) and answer["config_hash"] == run.config_hash
     assert answer["storage"] == str(storage_folder / "runs" / str(run.pk))
     assert answer["bank"]["digest"] == "b" * 64

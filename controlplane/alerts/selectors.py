@@ -1,0 +1,80 @@
+"""Reads over rules and incidents."""
+
+import math
+from dataclasses import dataclass
+
+from django.db.models import Q
+
+from controlplane.alerts.conditions import STEP_TIME, Condition, conditions
+from controlplane.alerts.models import Incident
+from controlplane.alerts.rules import RULED, TAIL, Finding, examine, limit_text, rule_name
+from controlplane.runs.models import Run
+from controlplane.telemetry.selectors import tail
+from runner.contract.metrics import Metric, Rule
+
+SEVERITY = {"unknown": 0, "ok": 1, "warning": 2, "critical": 3}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One tile of the health strip. `value` is a number, a spelled non-finite, or None; `limit` is the healthy side in short."""
+
+    title: str
+    metric: str
+    value: float | str | None
+    limit: str
+    status: str
+    help: str
+
+
+def incidents(user):
+    """Incidents of the user's teams, newest first."""
+    return Incident.objects.for_user(user).select_related("run").order_by("-opened_at", "-id")
+
+
+def standing(run: Run) -> dict[str, Incident]:
+    """Rule name → the incident that is open, or was when the run ended."""
+    unended = Q(closed_at=None) if run.ended_at is None else Q(closed_at=None) | Q(closed_at__gte=run.ended_at, closed_step=None)
+    return {incident.rule: incident for incident in Incident.objects.filter(unended, run=run)}
+
+
+def health_tiles(run: Run) -> list[Tile]:
+    """One tile a metric with rules, then contact, progress and disk. A fixed number of queries."""
+    tails = tail(run, [*RULED, STEP_TIME], TAIL)
+    opened = standing(run)
+    tiles = [metric_tile(metric, tails[name], opened) for name, metric in RULED.items()]
+    attempt = run.attempts.last()
+    return tiles + [condition_tile(condition) for condition in conditions(run, attempt, tails[STEP_TIME])]
+
+
+def metric_tile(metric: Metric, found, opened: dict[str, Incident]) -> Tile:
+    """The worst of the metric's rules decides the status and the limit that is shown."""
+    judged = [(_status(metric, rule, found, opened), rule) for rule in metric.rules]
+    (status, finding), rule = max(judged, key=lambda item: SEVERITY[item[0][0]])
+    shown = [finding_rule for finding_rule in metric.rules if finding_rule.kind != "non_finite"] or [rule]
+    rule = rule if status in ("warning", "critical") else shown[0]
+    finding = next(one for (_, one), judged_rule in judged if judged_rule is rule)
+    return Tile(metric.title, metric.name, _plain(finding.value), limit_text(rule, finding.limit), status, _help(metric, rule))
+
+
+def _status(metric: Metric, rule: Rule, found, opened: dict[str, Incident]) -> tuple[str, Finding]:
+    incident = opened.get(rule_name(metric, rule))
+    finding = examine(rule, found.step, found.value, incident.limit if incident else None)
+    if finding.value is None:
+        return "unknown", finding
+    return rule.severity if finding.broken or incident else "ok", finding
+
+
+def condition_tile(condition: Condition) -> Tile:
+    return Tile(condition.title, "", condition.value, condition.limit_text, condition.status, condition.message or condition.advice)
+
+
+def _plain(value: float | None) -> float | str | None:
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _help(metric: Metric, rule: Rule) -> str:
+    population = f" over {metric.population}" if metric.population else ""
+    return f"{metric.formula}{population}. {rule.advice}"

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from dataclasses import asdict
 from typing import Any
 
 from runner.assignment import Assignment
@@ -50,12 +49,12 @@ class Checkpointer:
         self.control.checkpoint(**row, state="writing", manifest={}, metrics={}, reason="")
         begin = time.perf_counter()
         try:
-            written = self.gang.wait(self.gang.learn("save", self.assignment.checkpoints, extra=extra))
+            path, manifest = self.gang.save(self.assignment.checkpoints, extra)
         except Exception as error:
             self.control.checkpoint(**row, state="broken", manifest={}, metrics={}, reason=f"{type(error).__name__}: {error}")
             raise
         self.last_seconds = time.perf_counter() - begin
-        row |= {"path": str(written.path), "manifest": asdict(written.manifest), "metrics": self._metrics, "state": "complete", "reason": ""}
+        row |= {"path": str(path), "manifest": manifest, "metrics": self._metrics, "state": "complete", "reason": ""}
         self.control.checkpoint(**row)
         self.emitter.emit_points(step, {"timing_s/checkpoint": self.last_seconds})
         self._rows = {identifier: row}

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections import Counter
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
@@ -18,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from runner.assignment import Assignment, Bank
 from runner.reporting.heartbeat import Component
 from runner.rollouts.dispatcher import WorkerLost
+from runner.rollouts.types import Sample, TrainedSample
 
 CONNECT_SECONDS = 60.0
 READY_SECONDS = 60.0
@@ -59,6 +61,15 @@ def _limit_threads(threads: int) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
+@dataclass
+class Learned:
+    """What the driver hears of a step: numbers and arrays. The learner's own report would bring torch into the driver."""
+
+    metrics: dict[str, float]
+    samples: list[TrainedSample]
+    skipped: str | None
+
+
 class LearnerActor(_Process):
     """The learner's process. Torch is imported by `resolve`, after the thread count is set."""
 
@@ -93,8 +104,14 @@ class LearnerActor(_Process):
         """Call the learner's `method`."""
         return getattr(self.learner, method)(*arguments, **keywords)
 
-    def completed(self) -> int:
-        return self.learner.completed
+    def learn(self, step: int, samples: Sequence[Sample] | None) -> Learned:
+        report = self.learner.learn(step, samples)
+        return Learned(report.metrics, report.samples, report.skipped)
+
+    def save(self, root: Path, extra: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+        """Folder and manifest of the checkpoint written."""
+        written = self.learner.save(root, extra=extra)
+        return written.path, asdict(written.manifest)
 
 
 class WorkerActor(_Process):
@@ -131,9 +148,17 @@ class Gang:
         self._warming = [self.call(worker, "warm_up") for worker in range(self.count)]
 
     # ------------------------------------------------------------ learner
-    def learn(self, method: str, *arguments, **keywords) -> Any:
-        """Start a call of the learner; returns a reference for `wait`."""
-        return self.learner.call.remote(method, *arguments, **keywords)
+    def learn(self, step: int, samples: Sequence[Sample] | None = None) -> Any:
+        """Start an optimizer step; `wait` for the reference gives a Learned."""
+        return self.learner.learn.remote(step, samples)
+
+    def ask_learner(self, method: str, *arguments) -> Any:
+        """Start another call of the learner; returns a reference for `wait`."""
+        return self.learner.call.remote(method, *arguments)
+
+    def save(self, root: Path, extra: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+        """Write a checkpoint; its folder and manifest."""
+        return self.wait(self.learner.save.remote(root, extra))
 
     def wait(self, reference) -> Any:
         """The result of a learner's call. Raises GangError when its process is gone, or what the call raised."""
@@ -181,7 +206,7 @@ class Gang:
 
     def publish_weights(self) -> Any:
         """Put the learner's weights into the object store; what later workers start from, too."""
-        self._weights = self.learn("weights")
+        self._weights = self.ask_learner("weights")
         return self._weights
 
     def replace(self, worker: int) -> None:

@@ -106,7 +106,7 @@ class Loop:
         if self.stop.asked:
             return
         self._phase(f"stage {index}: {stage.type}")
-        self.gang.wait(self.gang.learn("begin_stage", index, self.bank.demonstrations if stage.type == "sft" else ()))
+        self.gang.wait(self.gang.ask_learner("begin_stage", index, self.bank.demonstrations if stage.type == "sft" else ()))
         self.stage_entered = index
         self.emitter.event("stage_started", self.step, {"stage": index, "type": stage.type, "first_step": self.step + 1, "policy_version": self.step})
 
@@ -140,12 +140,12 @@ class Loop:
 
     def _sft_step(self, step: int) -> dict[str, float]:
         """Demonstrations are the learner's own business."""
-        return self.gang.wait(self.gang.learn("learn", step)).metrics
+        return self.gang.wait(self.gang.learn(step)).metrics
 
     def _grpo_step(self, step: int, clock: Clock) -> dict[str, float]:
         """Sample and grade, credit and learn, sync; the episodes are reported while the learner learns."""
         batch = self.sampler.batch(step, clock)
-        learning = self.gang.learn("learn", step, [outcome.sample for outcome in batch.outcomes])
+        learning = self.gang.learn(step, [outcome.sample for outcome in batch.outcomes])
         with clock.measure("report"):
             for outcome in batch.outcomes:
                 self.episodes.ended(outcome)
@@ -185,7 +185,7 @@ class Loop:
         """Put learner and driver back to the checkpoint; returns the stage to go on with."""
         self._phase("restoring")
         path = self.assignment.resume.path
-        extra = self.gang.wait(self.gang.learn("restore", path, self.bank.demonstrations))
+        extra = self.gang.wait(self.gang.ask_learner("restore", path, self.bank.demonstrations))
         self.step, self.stage_entered = extra["step"], extra["stage"]
         self.evaluated = set(extra["evaluated"])
         self.around.vitals.step = self.step

@@ -33,7 +33,7 @@ class WeightSync:
             return 0.0
         if not self._probe:
             self._probe = self.gang.every_worker("probe", self.keys, PROBE_TOKENS)[0]
-        weights, expected = self.gang.publish_weights(), self.gang.learn("score", self._probe)
+        weights, expected = self.gang.publish_weights(), self.gang.ask_learner("score", self._probe)
         arrived = self.gang.every_worker("load_weights", weights)
         difference = self._difference(self.gang.wait(expected), self.gang.every_worker("score", self._probe))
         tolerance = TOLERANCE[self.config.model.dtype]

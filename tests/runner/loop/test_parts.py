@@ -18,7 +18,6 @@ from runner.contract.bank import Task, write_bank
 from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.parse import parse
 from runner.contract.termination import Termination
-from runner.learning.checkpoints import Manifest
 from runner.policies.base import SamplingParams
 from runner.reporting.emitter import Emitter
 from runner.reporting.exit_record import exit_record, write_exit_record
@@ -150,7 +149,7 @@ class FakeGang:
     def __init__(self, version=4, drift=0.0):
         self.version, self.drift, self.pushes = version, drift, 0
 
-    def learn(self, method, *arguments):
+    def ask_learner(self, method, *arguments):
         return method, arguments
 
     def wait(self, reference):
@@ -195,16 +194,11 @@ class Rows:
 
 
 def checkpointer_of(assignment, tmp_path, fail=False):
-    manifest = Manifest(4, 1, "grpo", 4, False, "h", {}, {}, {})
-
     class Gang:
-        def learn(self, method, *arguments, **keywords):
-            return method, arguments, keywords
-
-        def wait(self, reference):
+        def save(self, root, extra):
             if fail:
                 raise OSError("disk full")
-            return SimpleNamespace(path=Path("/s/step_4"), manifest=manifest)
+            return root / "step_4", {"step": 4}
 
     rows = Rows()
     return Checkpointer(assignment, Gang(), rows, Emitter(tmp_path / "spool", "driver")), rows

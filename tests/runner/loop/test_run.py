@@ -114,6 +114,12 @@ def test_held_out_scores_come_before_during_and_after(unbroken):
     assert all(task.startswith("train-") for task in train), "held-out tasks are never trained on"
 
 
+def test_the_driver_stays_small(unbroken):
+    """Torch in the driver would cost hundreds of MiB in each run."""
+    rss = [value for batch in unbroken.batches for series, value in zip(batch.samples.series, batch.samples.value) if batch.samples.names[series] == "memory/driver/rss"]
+    assert rss and max(rss) < 200 << 20
+
+
 def test_what_is_in_the_spool_is_what_ingest_takes(unbroken):
     for batch in unbroken.batches:
         assert decode_batch(encode_batch(batch)).sequence == batch.sequence

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET
 from controlplane.runs import selectors
 from controlplane.runs.dashboard import ChartSpec
 from controlplane.runs.models import Run
-from controlplane.runs.run_views import live_info
+from controlplane.runs.run_views import AXES, POINTS_URL, live_info
 from controlplane.telemetry.services import HEADLINES
 from controlplane.templatetags.ui import COLOURS, colour_index
 from runner.contract.metrics import DASHBOARD, lookup
@@ -30,11 +30,12 @@ def compare(request: HttpRequest) -> HttpResponse:
         baseline = next((run for run in runs if str(run.pk) == request.GET.get("baseline")), runs[0])
         attempts = {run.pk: list(run.attempts.all()) for run in runs}
         context |= {
+            "axes": AXES,
             "baseline": baseline,
             "charts": overlays(runs, request.GET.get("metric", "").strip()),
             "differences": [{"pointer": pointer, "values": values} for pointer, values in selectors.differences(runs).items()],
             "finals": [(lookup(name), [run.latest.get(key, {}) for run in runs]) for name, key in HEADLINES.items()],
-            "dashboard": {"runs": [live_info(run, attempts[run.pk]) for run in runs], "points": "/api/v1/runs/RUN/points", "events": []},
+            "dashboard": {"runs": [live_info(run, attempts[run.pk]) for run in runs], "points": POINTS_URL, "events": [], "pages": {}},
         }
     return render(request, "compare/compare.html", context)
 

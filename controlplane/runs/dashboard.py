@@ -4,21 +4,20 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 
 from controlplane.alerts.models import Incident
-from controlplane.checkpoints.models import Checkpoint
-from controlplane.evals.models import Evaluation
 from controlplane.runs.models import Run
+from controlplane.telemetry.delta import event_row
 from controlplane.telemetry.models import Axis, Series
 from runner.contract.metrics import DASHBOARD, Metric, lookup
-from runner.contract.states import CheckpointState
 
 # Parts of a whole: drawn as stacked areas.
 STACKED = {"Terminations", "Step time"}
 WARM_START = ("Warm start", ("sft/loss",))
 MOST_FOUND = 120
 MOST_MARKS = 300
+MARKED = ("checkpoint", "evaluation", "stage_started")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def chart(title: str, names: tuple[str, ...]) -> ChartSpec:
 
 
 def _label(metric: Metric, title: str) -> str:
-    return metric.title.removeprefix(title).lstrip(",–- ") or metric.title
+    return metric.title.removeprefix(title).lstrip(",–- ").removeprefix("Ended ") or metric.title
 
 
 def default_charts(run: Run) -> list[ChartSpec]:
@@ -78,34 +77,18 @@ def _escaped(text: str) -> str:
 
 
 # ---------------------------------------------------------------- the lane
-def marks(run: Run) -> list[dict]:
-    """What happened, as {kind, step, wall, text, url}, oldest first."""
-    return sorted([*_checkpoints(run), *_evaluations(run), *_incidents(run), *_stages(run)], key=lambda mark: mark["wall"])[-MOST_MARKS:]
+def marked_events(run: Run) -> list[dict]:
+    """What is marked below the charts, as live frames carry events; incidents take negative ids, so that the two never meet."""
+    events = [event_row(event) for event in run.events.filter(kind__in=MARKED).select_related("actor").order_by("-id")[:MOST_MARKS]]
+    return events + [_incident_row(incident) for incident in Incident.objects.filter(run=run).order_by("-id")[:MOST_MARKS]]
 
 
-def _mark(kind: str, step: int | None, at, text: str, page: str, run: Run) -> dict:
-    try:
-        url = reverse(page, args=[run.pk])
-    except NoReverseMatch:
-        url = ""
-    return {"kind": kind, "step": step, "wall": at.timestamp(), "text": text, "url": url}
+def _incident_row(incident: Incident) -> dict:
+    data = {"message": incident.message}
+    return {"id": -incident.pk, "kind": "incident", "step": incident.opened_step, "at": incident.opened_at.isoformat(), "data": data}
 
 
-def _checkpoints(run: Run):
-    for row in Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).only("step", "created_at").order_by("-step")[:MOST_MARKS]:
-        yield _mark("checkpoint", row.step, row.created_at, f"Checkpoint at step {row.step}", "run-checkpoints", run)
-
-
-def _evaluations(run: Run):
-    for row in Evaluation.objects.filter(run=run).only("step", "label", "created_at").order_by("-step")[:MOST_MARKS]:
-        yield _mark("evaluation", row.step, row.created_at, f"Evaluation {row.label}", "run-evaluation", run)
-
-
-def _incidents(run: Run):
-    for row in Incident.objects.filter(run=run).order_by("-id")[:MOST_MARKS]:
-        yield _mark("incident", row.opened_step, row.opened_at, row.message, "run-audit", run)
-
-
-def _stages(run: Run):
-    for row in run.events.filter(kind="stage_started").order_by("-id")[:MOST_MARKS]:
-        yield _mark("stage", row.step, row.at, f"Stage {row.data.get('stage', '')} {row.data.get('type', '')} begins", "run-audit", run)
+def mark_pages(run: Run) -> dict[str, str]:
+    """Where a click on each kind of mark leads."""
+    names = {"checkpoint": "run-checkpoints", "evaluation": "run-audit", "stage": "run-audit", "incident": "run-audit"}
+    return {kind: reverse(name, args=[run.pk]) for kind, name in names.items()}

@@ -13,18 +13,22 @@ from django.views.decorators.http import require_GET, require_POST
 
 from controlplane.accounts.models import AuditEntry
 from controlplane.accounts.roles import may
-from controlplane.runs.health import health_tiles
+from controlplane.alerts.selectors import health_tiles
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.selectors import resume_point
 from controlplane.runs import dashboard, selectors, services
 from controlplane.runs.exceptions import Conflict
 from controlplane.runs.forms.text import as_cli, as_python, as_yaml
 from controlplane.runs.models import Attempt, Run
+from controlplane.telemetry.delta import run_state
 from runner.contract.states import CheckpointState, RunState
 
 ENDED = (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.LOST)
 RESUMABLE = (RunState.FAILED, RunState.STOPPED, RunState.LOST)
 EVENTS_SHOWN = 200
+# RUN is replaced by the page's script with each run's identifier.
+POINTS_URL = "/api/v1/runs/RUN/points"
+AXES = (("step", "Step"), ("wall", "Time"), ("tokens", "Tokens"))
 
 
 def find_run(request: HttpRequest, pk) -> Run:
@@ -42,6 +46,8 @@ def page_context(request: HttpRequest, run: Run, tab: str) -> dict:
         "attempts": attempts,
         "attempt": attempts[-1] if attempts else None,
         "elapsed": elapsed(run),
+        "eta": run_state(run, attempts)["eta_s"],
+        "run_info": live_info(run, attempts),
         "may_work": may(request.user, run.project.team, "run.stop"),
         "live": run.state not in ENDED,
         "can_resume": run.state in RESUMABLE and resume_point(run) is not None,
@@ -70,24 +76,23 @@ def overview(request: HttpRequest, pk) -> HttpResponse:
     context = page_context(request, run, "overview")
     context |= {
         "tiles": health_tiles(run),
+        "axes": AXES,
         "charts": dashboard.default_charts(run),
         "groups": dashboard.metric_groups(run),
-        "dashboard": {"runs": [live_info(run, context["attempts"])], "points": "/api/v1/runs/RUN/points", "events": dashboard.marks(run)},
+        "dashboard": {
+            "runs": [context["run_info"]],
+            "points": POINTS_URL,
+            "events": dashboard.marked_events(run),
+            "pages": dashboard.mark_pages(run),
+        },
     }
     return render(request, "runs/run/overview.html", context)
 
 
 def live_info(run: Run, attempts: list[Attempt]) -> dict:
     """What the page's script must know to draw and follow a run."""
-    started = [attempt for attempt in attempts if attempt.first_step is not None]
-    return {
-        "id": str(run.pk),
-        "cursor": run.seq,
-        "live": run.state not in ENDED,
-        "attempts": [
-            {"number": attempt.number, "first_step": attempt.first_step, "wall": (attempt.running_at or attempt.created_at).timestamp()} for attempt in started
-        ],
-    }
+    started = [{"number": attempt.number, "first_step": attempt.first_step} for attempt in attempts if attempt.first_step is not None]
+    return {"id": str(run.pk), "cursor": run.seq, "live": run.state not in ENDED, "attempts": started}
 
 
 @login_required

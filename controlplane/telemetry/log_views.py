@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from controlplane.runs.run_views import find_run, live_info, page_context
+from controlplane.runs.run_views import find_run, page_context
 from controlplane.telemetry.models import LogLine
 from controlplane.telemetry.selectors import search_logs
 from runner.contract.events import LOG_LEVELS
@@ -23,7 +23,7 @@ def logs(request: HttpRequest, pk) -> HttpResponse:
     lines = search_logs(run, **wanted, limit=PAGE + 1)
     older, lines = len(lines) > PAGE, lines[-PAGE:]
     partial = "before" in wanted
-    context = {} if partial else page_context(request, run, "logs") | {"run_info": live_info(run, list(run.attempts.all())), "components": components(run)}
+    context = {} if partial else page_context(request, run, "logs") | {"components": components(run)}
     context |= {"run": run, "lines": lines, "older": older, "levels": LOG_LEVELS, "chosen_levels": wanted["levels"], "chosen_components": wanted["components"]}
     return render(request, "runs/run/_lines.html" if partial or request.headers.get("HX-Request") else "runs/run/logs.html", context)
 

@@ -105,6 +105,16 @@ def item(mapping: dict, key):
 
 
 @register.filter
+def unit_of(value, limit: str) -> str:
+    """A health tile's value in the unit of its limit: percent, a duration, or a plain number."""
+    if isinstance(value, (int, float)) and limit.endswith("%"):
+        return percent(value)
+    if isinstance(value, (int, float)) and limit.endswith((" s", " min", " h")):
+        return duration(value)
+    return number(value, 3)
+
+
+@register.filter
 def words(name: str) -> str:
     """An identifier as a person reads it."""
     return str(name).replace("_", " ").capitalize()
@@ -127,3 +137,11 @@ def metric_title(name: str) -> str:
     """The dictionary's title of a metric path; the path itself where it has none."""
     found = lookup(name)
     return found.title if found else name
+
+
+@register.filter
+def event_facts(data: dict) -> str:
+    """What an event says, a move of state as an arrow; identifiers stay in the REST answer."""
+    moved = f"{data['from'] or 'nothing'} → {data['to']}" if {"from", "to"} <= data.keys() else ""
+    rest = {key: value for key, value in data.items() if key not in ("from", "to", "checkpoint", "evaluation", "protocol", "summary", "baselines")}
+    return ", ".join(text for text in (moved, facts(rest)) if text)

@@ -16,6 +16,15 @@ register = template.Library()
 
 COLOURS = 10
 SPARK_WIDTH, SPARK_HEIGHT = 72, 20
+EVENT_ICONS = {
+    "run_state": "runs",
+    "attempt_state": "retry",
+    "checkpoint": "checkpoint",
+    "evaluation": "scale",
+    "stage_started": "launch",
+    "stop_requested": "stop",
+    "contact_lost": "warn",
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,11 @@ def _url(name: str) -> str | None:
         return reverse(name)
     except NoReverseMatch:
         return None
+
+
+@register.filter
+def event_icon(kind: str) -> str:
+    return EVENT_ICONS.get(kind, "info")
 
 
 @register.simple_tag

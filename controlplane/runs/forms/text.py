@@ -30,7 +30,7 @@ def as_python(document: dict) -> str:
         f"document = {literal}\n\n"
         "answer = httpx.post(\n"
         '    os.environ["ASSAY_URL"] + "/api/v1/runs",\n'
-        '    json={"document": document},\n'
+        '    json=document,\n'
         '    headers={"Authorization": "Bearer " + os.environ["ASSAY_TOKEN"], "Idempotency-Key": os.urandom(16).hex()},\n'
         ")\n"
         "answer.raise_for_status()\n"

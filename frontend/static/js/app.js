@@ -68,12 +68,28 @@ function openDialog(selector) {
   dialog?.showModal();
 }
 
-/** A button stays disabled until its form's `data-confirm` field holds the expected word. @param {Event} event */
-function onInput(event) {
+/** A form with `data-typed` is sent only after that word was typed. @param {SubmitEvent} event */
+function onSubmit(event) {
+  const form = /** @type {HTMLFormElement} */ (event.target);
+  if (!form.dataset.typed) return;
+  event.preventDefault();
+  const dialog = /** @type {HTMLDialogElement} */ (document.getElementById("confirm"));
+  const field = /** @type {HTMLInputElement} */ (dialog.querySelector("input"));
+  const button = /** @type {HTMLButtonElement} */ (dialog.querySelector("button.danger"));
+  const [why, word] = dialog.querySelectorAll("[data-why], [data-word]");
+  why.textContent = form.dataset.why ?? "";
+  word.textContent = form.dataset.typed;
+  field.value = "";
+  button.disabled = true;
+  field.oninput = () => (button.disabled = field.value.trim() !== form.dataset.typed);
+  button.onclick = () => form.submit();
+  dialog.showModal();
+}
+
+/** @param {Event} event */
+function onChange(event) {
   const field = /** @type {HTMLInputElement} */ (event.target);
-  if (!("confirm" in field.dataset)) return;
-  const submit = /** @type {HTMLButtonElement | null} */ (field.form?.querySelector("button.danger"));
-  if (submit) submit.disabled = field.value.trim() !== field.dataset.confirm;
+  if ("submit" in field.dataset) field.form?.requestSubmit();
 }
 
 /** @param {any} event */
@@ -84,7 +100,8 @@ function onRequestFailed(event) {
 }
 
 document.addEventListener("click", onClick);
-document.addEventListener("input", onInput);
+document.addEventListener("submit", onSubmit);
+document.addEventListener("change", onChange);
 document.addEventListener("htmx:responseError", onRequestFailed);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.querySelector("details.menu[open]")?.removeAttribute("open");

@@ -5,13 +5,11 @@ import { smoothed } from "assay/series.js";
 /**
  * @typedef {{label: string, colour: number, series: import("assay/series.js").Series | undefined, dash?: string}} Line
  * @typedef {{kind: string, x: number, text: string, url?: string}} Mark
- * @typedef {{lines: Line[], stacked: boolean, smoothing: number, axis: "step" | "wall" | "tokens", range: [number, number] | null,
- *   attempts: {number: number, x: number}[], marks: Mark[]}} View
+ * @typedef {{lines: Line[], stacked: boolean, smoothing: number, axis: "step" | "wall" | "tokens", attempts: {number: number, x: number}[], marks: Mark[]}} View
  */
 
 const LANE = { checkpoint: "triangle-up", evaluation: "diamond", incident: "x", stage: "line-ns", attempt: "square", note: "circle" };
 const EDGE = { nan: ["x", "NaN", 0.96], positive_infinite: ["triangle-up", "+∞", 0.99], negative_infinite: ["triangle-down", "−∞", 0.02] };
-const AXIS_TITLE = { step: "step", wall: "time", tokens: "tokens" };
 const FADED = "33";
 
 /** @type {Promise<void> | null} */
@@ -54,11 +52,11 @@ function colours() {
 /** @param {View["axis"]} axis @returns {(x: number) => number | Date} from our numbers to what the axis shows */
 const scaleOf = (axis) => (axis === "wall" ? (x) => new Date(x * 1000) : (x) => x);
 
-/** @param {Line} line @param {View["axis"]} axis */
+/** @param {Line} line @param {View["axis"]} axis @returns {(number | Date | null)[]} */
 function places(line, axis) {
   const columns = /** @type {import("assay/series.js").Series} */ (line.series).columns;
-  if (axis === "wall") return (columns.x ?? []).map((x) => (x === null ? null : new Date(x * 1000)));
-  return axis === "step" ? columns.start : columns.x ?? columns.start;
+  if (axis === "wall") return (columns.wall ?? []).map((wall) => (wall === null ? null : new Date(wall * 1000)));
+  return axis === "tokens" && columns.tokens ? columns.tokens : columns.start;
 }
 
 /** The band from min to max, drawn only where a bucket holds more than one value. @param {Line} line @param {View} view @param {string} colour */
@@ -100,7 +98,7 @@ function nonFinite(line, view) {
     if (!at.length) return [];
     return [{
       x: at.map((index) => x[index]), y: at.map(() => height), text: at.map((index) => `${line.label}: ${counts[index]} × ${word}`),
-      yaxis: "y3", type: "scatter", mode: "markers", marker: { symbol, size: 8, color: colours()["--bad"] }, hovertemplate: "%{text}<extra></extra>",
+      yaxis: "y3", type: "scatter", mode: "markers", cliponaxis: false, marker: { symbol, size: 8, color: colours()["--bad"] }, hovertemplate: "%{text}<extra></extra>",
     }];
   });
 }
@@ -111,13 +109,26 @@ function lane(view) {
   const scale = scaleOf(view.axis);
   return [{
     x: view.marks.map((mark) => scale(mark.x)), y: view.marks.map(() => 0), text: view.marks.map((mark) => mark.text),
-    customdata: view.marks.map((mark) => mark.url ?? ""), yaxis: "y2", type: "scatter", mode: "markers",
+    customdata: view.marks.map((mark) => mark.url ?? ""), yaxis: "y2", type: "scatter", mode: "markers", cliponaxis: false,
     marker: {
       symbol: view.marks.map((mark) => LANE[/** @type {keyof typeof LANE} */ (mark.kind)] ?? "circle"), size: 7,
       color: view.marks.map((mark) => colours()[mark.kind === "incident" ? "--bad" : "--muted"]), line: { width: 1, color: colours()["--muted"] },
     },
     hovertemplate: "%{text}<extra></extra>",
   }];
+}
+
+/** The span of the axis that holds every point and mark, with a little room; Plotly's own leaves too much for markers. @param {View} view */
+function span(view) {
+  const found = [...view.lines.flatMap((line) => (line.series ? places(line, view.axis) : [])), ...view.marks.map((mark) => scaleOf(view.axis)(mark.x))];
+  let low = Infinity, high = -Infinity;
+  for (const place of found) {
+    if (place === null || place === undefined) continue;
+    low = Math.min(low, Number(place));
+    high = Math.max(high, Number(place));
+  }
+  const room = (high - low || 1) * 0.015;
+  return [low - room, high + room];
 }
 
 /** @param {View} view */
@@ -127,12 +138,12 @@ function layout(view) {
   const axis = { gridcolor: c["--line"], linecolor: c["--line"], zeroline: false, tickfont: { size: 10, color: c["--muted"] }, fixedrange: true, automargin: false };
   const floor = view.marks.length ? 0.1 : 0;
   return {
-    margin: { l: 44, r: 8, t: 6, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+    margin: { l: 44, r: 10, t: 6, b: view.axis === "wall" ? 36 : 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
     font: { family: "Inter, system-ui, sans-serif", size: 11, color: c["--text"] },
     hovermode: "x unified", dragmode: "zoom", uirevision: "keep",
     hoverlabel: { bgcolor: c["--raised"], bordercolor: c["--line-strong"], font: { size: 11, color: c["--text"] } },
     xaxis: { ...axis, fixedrange: false, showgrid: false, anchor: "y2", hoverformat: view.axis === "wall" ? "%H:%M:%S" : ",d", type: view.axis === "wall" ? "date" : "linear",
-      ...(view.range ? { range: view.range.map(scale), autorange: false } : { autorange: true }) },
+      range: span(view), autorange: false, tickformat: view.axis === "wall" ? "" : "~s" },
     yaxis: { ...axis, domain: [floor, 1], nticks: 5, exponentformat: "SI", tickformat: "~g" },
     yaxis2: { domain: [0, 0.08], range: [-1, 1], visible: false, fixedrange: true },
     yaxis3: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true, domain: [floor, 1] },
@@ -141,19 +152,33 @@ function layout(view) {
   };
 }
 
+/**
+ * The step at place `x` of the axis, by the longest series of the drawing.
+ * @param {View} view @param {number} x
+ */
+function stepAt(view, x) {
+  if (view.axis === "step") return x;
+  const longest = view.lines.reduce((most, line) => ((line.series?.length ?? 0) > (most?.length ?? 0) ? line.series : most), /** @type {Line["series"]} */ (undefined));
+  const places = (view.axis === "wall" ? longest?.columns.wall : longest?.columns.tokens) ?? [];
+  const after = places.findIndex((place) => place !== null && place >= x);
+  return longest?.columns.start.at(after) ?? 0;
+}
+
 export class Chart {
   #drawn = false;
+  /** @type {View | null} */ #view = null;
 
-  /** @param {HTMLElement} element @param {{zoom: (range: [number, number] | null) => void, axis: () => View["axis"]}} on */
-  constructor(element, on) {
+  /** @param {HTMLElement} element @param {(steps: [number, number] | null) => void} onZoom */
+  constructor(element, onZoom) {
     this.element = element;
-    this.on = on;
+    this.onZoom = onZoom;
   }
 
   /** Draw, or draw again. @param {View} view */
   async draw(view) {
     await loadPlotly();
     if (!this.element.isConnected) return;
+    this.#view = view;
     const data = [...view.lines.flatMap((line) => traces(line, view)), ...lane(view)];
     await Plotly.react(this.element, data, layout(view), { displayModeBar: false, responsive: true, doubleClick: false, showTips: false });
     if (!this.#drawn) this.#listen();
@@ -164,11 +189,12 @@ export class Chart {
     const plot = /** @type {any} */ (this.element);
     plot.on("plotly_relayout", (/** @type {Record<string, any>} */ change) => {
       const low = change["xaxis.range[0]"], high = change["xaxis.range[1]"];
-      if (low === undefined || high === undefined) return;
-      const number = (/** @type {any} */ x) => (this.on.axis() === "wall" ? Date.parse(`${x}Z`.replace(" ", "T")) / 1000 : Number(x));
-      this.on.zoom([number(low), number(high)]);
+      const view = this.#view;
+      if (low === undefined || high === undefined || !view) return;
+      const number = (/** @type {any} */ x) => (view.axis === "wall" ? Date.parse(`${x}Z`.replace(" ", "T")) / 1000 : Number(x));
+      this.onZoom([stepAt(view, number(low)), stepAt(view, number(high))]);
     });
-    plot.on("plotly_doubleclick", () => this.on.zoom(null));
+    plot.on("plotly_doubleclick", () => this.onZoom(null));
     plot.on("plotly_click", (/** @type {any} */ event) => {
       const url = event.points.find((/** @type {any} */ point) => point.data.yaxis === "y2")?.customdata;
       if (url) location.href = url;

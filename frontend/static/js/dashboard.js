@@ -11,11 +11,11 @@ import { emptyColumns, Series } from "assay/series.js";
 import { fillTable, showLegend } from "assay/figure.js";
 
 /**
- * @typedef {{id: string, cursor: number, attempts: {number: number, first_step: number, wall: number}[], live: boolean}} RunInfo
+ * @typedef {{id: string, cursor: number, attempts: {number: number, first_step: number}[], live: boolean}} RunInfo
  * @typedef {{run: string, name: string, label: string, colour: number}} Wanted
  * @typedef {{series: Series, cursor: number, answer: import("assay/series.js").Answer}} Held
  * @typedef {{figure: HTMLElement, chart: Chart, wanted: Wanted[], near: boolean, visible: boolean, dirty: boolean, hidden: Set<string>}} Card
- * @typedef {{kind: string, step: number, wall: number, text: string, url?: string}} Event
+ * @typedef {{id: number, kind: string, step: number, at: string, data: Record<string, any>}} Event
  */
 
 const BUCKETS = 600;
@@ -23,9 +23,11 @@ const DRAW_EVERY = 1000;
 const MOST_DRAWN = 12;
 const ASK_AGAIN = 3000;
 const NAMES_AT_ONCE = 12;
+/** Events of the run that are marked below its charts, and the kind of mark. */
+const MARKS = { checkpoint: "checkpoint", evaluation: "evaluation", stage_started: "stage", incident: "incident" };
 
-/** @type {{runs: RunInfo[], points: string, events: Event[]}} */
-const page = JSON.parse(document.getElementById("dashboard")?.textContent ?? '{"runs": [], "points": "", "events": []}');
+/** @type {{runs: RunInfo[], points: string, events: Event[], pages: Record<string, string>}} */
+const page = JSON.parse(document.getElementById("dashboard")?.textContent ?? '{"runs": [], "points": "", "events": [], "pages": {}}');
 /** @type {Map<Element, Card>} */
 const cards = new Map();
 /** @type {Map<string, Held>} keyed by run and metric */
@@ -34,8 +36,10 @@ const held = new Map();
 const asked = new Map();
 /** @type {Map<string, {update: (changes: object) => void}>} */
 const subscriptions = new Map();
-/** @type {Map<string, Set<string>>} */
+/** @type {Map<string, string>} the metrics each run's topic now names, joined */
 const subscribed = new Map();
+/** @type {Map<number, Event>} marks by event, so that one that comes twice is drawn once */
+const lane = new Map();
 let asking = 0;
 
 const state = readState();
@@ -43,7 +47,7 @@ const state = readState();
 /** @param {string} run @param {string} name */
 const key = (run, name) => `${run} ${name}`;
 
-/** @returns {{axis: "step" | "wall" | "tokens", smoothing: number, range: [number, number] | null}} */
+/** The zoom is in steps on every axis. @returns {{axis: "step" | "wall" | "tokens", smoothing: number, range: [number, number] | null}} */
 function readState() {
   const query = new URL(location.href).searchParams;
   const [from, to] = [query.get("from"), query.get("to")].map((text) => (text === null ? NaN : Number(text)));
@@ -86,7 +90,7 @@ function askNow() {
 
 /** @param {string} run @param {string[]} names */
 async function fetchPoints(run, names) {
-  follow(run, names);
+  follow(run);
   const query = new URLSearchParams({ buckets: String(BUCKETS), axis: state.axis });
   for (const name of names) query.append("names", name);
   if (state.range) {
@@ -116,14 +120,13 @@ function showFailure(run, names, response) {
 }
 
 // ---------------------------------------------------------------- live
-/** Subscribe to metrics that became visible. @param {string} run @param {string[]} names */
-function follow(run, names) {
-  const known = subscribed.get(run) ?? new Set();
-  const fresh = names.filter((name) => !known.has(name));
-  if (!fresh.length) return;
-  fresh.forEach((name) => known.add(name));
-  subscribed.set(run, known);
-  subscriptions.get(run)?.update({ series: [...known] });
+/** Subscribe to what the charts near the viewport show, and to no more: the socket carries nothing for the others. @param {string} run */
+function follow(run) {
+  const names = [...new Set([...cards.values()].filter((card) => card.near).flatMap((card) => card.wanted.filter((wanted) => wanted.run === run).map((wanted) => wanted.name)))];
+  const joined = names.sort().join("\n");
+  if (subscribed.get(run) === joined) return;
+  subscribed.set(run, joined);
+  subscriptions.get(run)?.update({ series: names });
 }
 
 /** @param {import("assay/live.js").Frame} frame */
@@ -131,19 +134,37 @@ function onFrame(frame) {
   for (const [name, points] of Object.entries(frame.points ?? {})) {
     const entry = held.get(key(frame.run, name));
     if (!entry || frame.cursor <= entry.cursor) continue;
-    if (!merges(entry, frame, points)) askLater(frame.run, name);
+    if (!merges(entry, points)) askLater(frame.run, name);
     entry.cursor = frame.cursor;
     markDirty(frame.run, name);
   }
+  if (page.runs.length === 1) onRunChanges(frame);
 }
 
-/** @param {Held} entry @param {import("assay/live.js").Frame} frame @param {import("assay/live.js").LivePoint[]} points */
-function merges(entry, frame, points) {
-  if (frame.since < entry.cursor || state.axis === "tokens" || entry.series.length > 2 * BUCKETS) return false;
-  return points.every(([attempt, step, value, wall]) => {
-    const x = state.axis === "wall" ? wall : step;
-    return (state.range && x > state.range[1]) || entry.series.merge(attempt, step, value, x);
-  });
+/** Whether every point went into its bucket exactly. @param {Held} entry @param {import("assay/live.js").LivePoint[]} points */
+function merges(entry, points) {
+  if (state.axis === "tokens" || entry.series.length > 2 * BUCKETS) return false;
+  const last = state.range ? state.range[1] : Infinity;
+  return points.every(([attempt, step, value, wall]) => step > last || entry.series.merge(attempt, step, value, wall));
+}
+
+/** New attempts and new marks. @param {import("assay/live.js").Frame} frame */
+function onRunChanges(frame) {
+  const attempts = frame.run_state?.attempts;
+  if (attempts && attempts.length !== page.runs[0].attempts.length) {
+    page.runs[0].attempts = attempts;
+    askAll();
+  }
+  const before = lane.size;
+  for (const event of frame.events ?? []) addMark(event);
+  if (lane.size !== before) redrawAll();
+}
+
+/** @param {Event} event */
+function addMark(event) {
+  const kind = MARKS[/** @type {keyof typeof MARKS} */ (event.kind)];
+  if (!kind || event.step === null || (event.data.state && event.data.state !== "complete")) return;
+  lane.set(event.id, event);
 }
 
 /** @type {Set<string>} */
@@ -164,7 +185,7 @@ function askLater(run, name) {
 function makeCard(figure) {
   const wanted = /** @type {Wanted[]} */ (JSON.parse(figure.dataset.lines ?? "[]")).map((line, index) => ({ ...line, run: line.run ?? page.runs[0].id, colour: line.colour ?? index }));
   const plot = /** @type {HTMLElement} */ (figure.querySelector("[data-plot]"));
-  return { figure, wanted, chart: new Chart(plot, { zoom, axis: () => state.axis }), near: false, visible: false, dirty: true, hidden: new Set() };
+  return { figure, wanted, chart: new Chart(plot, zoom), near: false, visible: false, dirty: true, hidden: new Set() };
 }
 
 const nearby = new IntersectionObserver((entries) => entries.forEach((entry) => onNear(entry)), { rootMargin: "100% 0px" });
@@ -175,9 +196,18 @@ function onNear(entry) {
   const card = cards.get(entry.target);
   if (!card) return;
   card.near = entry.isIntersecting;
-  if (!card.near) card.chart.clear();
   card.dirty = true;
   if (card.near) need(card);
+  else forget(card);
+}
+
+/** A chart that scrolled away keeps neither drawing nor data. @param {Card} card */
+function forget(card) {
+  card.chart.clear();
+  const near = [...cards.values()].filter((other) => other.near).flatMap((other) => other.wanted);
+  for (const { run, name } of card.wanted) {
+    if (!near.some((wanted) => wanted.run === run && wanted.name === name)) held.delete(key(run, name));
+  }
 }
 
 /** @param {IntersectionObserverEntry} entry */
@@ -233,26 +263,39 @@ function draw(card) {
   showLegend(card.figure, lines, card.hidden);
   if (empty) return;
   card.chart.draw({
-    lines: shown, stacked: "stacked" in card.figure.dataset, smoothing: state.smoothing, axis: state.axis, range: state.range,
-    attempts: boundaries(), marks: marks(),
+    lines: shown, stacked: "stacked" in card.figure.dataset, smoothing: state.smoothing, axis: state.axis, attempts: boundaries(), marks: marks(),
   });
   fillTable(card.figure, lines, state.axis);
 }
 
 function boundaries() {
-  if (page.runs.length !== 1 || state.axis === "tokens") return [];
-  return page.runs[0].attempts.filter(({ number }) => number > 1).map((attempt) => ({ number: attempt.number, x: state.axis === "wall" ? attempt.wall : attempt.first_step }));
+  if (page.runs.length !== 1 || state.axis !== "step") return [];
+  return page.runs[0].attempts.filter(({ number, first_step }) => number > 1 && within(first_step)).map((attempt) => ({ number: attempt.number, x: attempt.first_step }));
 }
 
 function marks() {
   if (state.axis === "tokens") return [];
-  return page.events.filter((event) => event.step !== null).map((event) => ({ ...event, x: state.axis === "wall" ? event.wall : event.step }));
+  return [...lane.values()].filter((event) => within(event.step)).map((event) => ({
+    kind: MARKS[/** @type {keyof typeof MARKS} */ (event.kind)], x: state.axis === "wall" ? Date.parse(event.at) / 1000 : event.step,
+    text: textOf(event), url: page.pages[MARKS[/** @type {keyof typeof MARKS} */ (event.kind)]],
+  }));
+}
+
+/** @param {number} step */
+const within = (step) => !state.range || (step >= state.range[0] && step <= state.range[1]);
+
+/** @param {Event} event */
+function textOf(event) {
+  const { data, step } = event;
+  if (event.kind === "stage_started") return `Stage ${data.stage ?? ""} ${data.type ?? ""} begins at step ${step}`;
+  if (event.kind === "evaluation") return `Evaluation ${data.label ?? ""} at step ${step}`;
+  return data.message ?? `Checkpoint at step ${step}`;
 }
 
 // ---------------------------------------------------------------- controls
-/** @param {[number, number] | null} range */
+/** Look closer: the server cuts new buckets. @param {[number, number] | null} range in steps */
 function zoom(range) {
-  state.range = range;
+  state.range = range && [Math.max(0, Math.floor(range[0])), Math.max(1, Math.ceil(range[1]))];
   askAll();
 }
 
@@ -312,18 +355,11 @@ function redrawAll() {
   drawDue();
 }
 
-/** @param {{number: number, first_step: number, wall: number}[]} attempts */
-export function setAttempts(attempts) {
-  page.runs[0].attempts = attempts;
-  askAll();
-}
-
 /** @param {(frame: import("assay/live.js").Frame) => void} onRunFrame @param {object} wants what the page itself wants of the run's topic */
 export function startDashboard(onRunFrame = () => {}, wants = {}) {
   for (const run of page.runs) {
     if (!run.live) continue;
     const handlers = { frame: (/** @type {import("assay/live.js").Frame} */ frame) => (onFrame(frame), onRunFrame(frame)), reset: askAll, poll: askAll };
-    subscribed.set(run.id, new Set());
     subscriptions.set(run.id, live.subscribe({ topic: "run", run: run.id, cursor: run.cursor, series: [], ...wants }, handlers));
   }
   document.addEventListener("click", onClick);
@@ -339,6 +375,7 @@ export function startDashboard(onRunFrame = () => {}, wants = {}) {
   document.addEventListener("htmx:afterSettle", scan);
   document.addEventListener("visibilitychange", drawDue);
   setInterval(drawDue, DRAW_EVERY);
+  page.events.forEach(addMark);
   showControls();
   scan();
 }

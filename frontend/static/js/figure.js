@@ -20,6 +20,7 @@ export function showLegend(figure, lines, hidden) {
   const legend = figure.querySelector("[data-legend]");
   if (!legend) return;
   if (legend.childElementCount !== lines.length) legend.replaceChildren(...lines.map(legendItem));
+  legend.classList.toggle("single", lines.length === 1);
   lines.forEach((line, index) => {
     const item = /** @type {HTMLElement} */ (legend.children[index]);
     item.setAttribute("aria-pressed", String(!hidden.has(`${line.run} ${line.name}`)));

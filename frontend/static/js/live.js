@@ -2,14 +2,15 @@
  * The page's one socket. A subscription names a topic; the server answers with frames (runs, from a cursor) or with `changed`
  * (lists, to be re-read). When the socket is lost the page says so, counts down to the next try, and polls meanwhile.
  *
- * A frame covers (since, cursor]. When its `since` lies beyond what we hold, something was missed: we subscribe again from our cursor.
+ * The server begins after the cursor of the subscription and leaves nothing out; a row may come twice. After a loss we subscribe from the
+ * cursor we hold; when that is too far behind, the server answers `reset` and the page reads its snapshot again.
  */
 
 /**
  * @typedef {{topic: "run", run: string, cursor?: number, series?: string[], logs?: boolean, episodes?: boolean}
  *   | {topic: "runs"} | {topic: "cluster"} | {topic: "episode", episode: string}} Topic
  * @typedef {[attempt: number, step: number, value: number | string, wall: number]} LivePoint
- * @typedef {{run: string, cursor: number, since: number, points: Record<string, LivePoint[]>, names: string[], episodes: any[], logs: any[],
+ * @typedef {{run: string, cursor: number, points: Record<string, LivePoint[]>, names: string[], episodes: any[], logs: any[],
  *   events: any[], run_state: any}} Frame
  * @typedef {{frame?: (frame: Frame) => void, changed?: (ids: string[]) => void, reset?: () => void, poll?: () => void}} Handlers
  * @typedef {{topic: any, handlers: Handlers}} Subscription
@@ -105,16 +106,9 @@ class Live {
 
   /** @param {Frame & {topic: string}} frame */
   #onFrame(frame) {
-    for (const subscription of this.#matching("run", frame.run)) {
-      const { topic, handlers } = subscription;
-      const held = topic.cursor ?? 0;
-      const since = frame.since ?? held;
-      if (since > held) {
-        this.#send("subscribe", [topic]);
-        continue;
-      }
-      topic.cursor = Math.max(held, frame.cursor);
-      handlers.frame?.({ ...frame, since });
+    for (const { topic, handlers } of this.#matching("run", frame.run)) {
+      topic.cursor = Math.max(topic.cursor ?? 0, frame.cursor);
+      handlers.frame?.(frame);
     }
   }
 
@@ -122,6 +116,7 @@ class Live {
   #onReset(run) {
     for (const { topic, handlers } of this.#matching("run", run)) {
       delete topic.cursor;
+      this.#send("subscribe", [topic]);
       handlers.reset?.();
     }
   }

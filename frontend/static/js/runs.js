@@ -11,8 +11,11 @@ const stale = new Set();
 const unseen = new Set();
 let scheduled = false;
 
-/** @param {string[]} ids */
+const shown = () => [...document.querySelectorAll("tr[data-run]")].map((row) => row.id.slice(4));
+
+/** @param {string[]} ids none: anything may have changed while nobody listened */
 function onChanged(ids) {
+  if (!ids.length) ids = shown();
   for (const id of ids) {
     if (document.getElementById(`run-${id}`)) stale.add(id);
     else unseen.add(id);
@@ -89,4 +92,4 @@ document.addEventListener("click", onClick);
 document.addEventListener("visibilitychange", () => !document.hidden && stale.size && patch());
 startTable();
 if (selection().length) showSelection();
-live.subscribe({ topic: "runs" }, { changed: onChanged, poll: () => onChanged([...document.querySelectorAll("tr[data-run]")].map((row) => row.id.slice(4))) });
+live.subscribe({ topic: "runs" }, { changed: onChanged, poll: () => onChanged([]) });

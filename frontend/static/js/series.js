@@ -7,7 +7,8 @@
 
 /**
  * @typedef {{start: number[], min: (number|null)[], max: (number|null)[], mean: (number|null)[], last: (number|null)[], count: number[],
- *   nan: number[], positive_infinite: number[], negative_infinite: number[], x?: (number|null)[]}} Columns
+ *   nan: number[], positive_infinite: number[], negative_infinite: number[], last_step?: number[], wall?: (number|null)[],
+ *   tokens?: (number|null)[]}} Columns
  * @typedef {{cursor: number, width: number, from: number, to: number, attempts: {number: number, first_step: number}[],
  *   series: Record<string, Columns>}} Answer
  */
@@ -16,16 +17,20 @@ const NON_FINITE = /** @type {const} */ ({ NaN: "nan", Infinity: "positive_infin
 
 /** @returns {Columns} */
 export function emptyColumns() {
-  return { start: [], min: [], max: [], mean: [], last: [], count: [], nan: [], positive_infinite: [], negative_infinite: [], x: [] };
+  return { start: [], min: [], max: [], mean: [], last: [], count: [], nan: [], positive_infinite: [], negative_infinite: [], wall: [] };
 }
 
 export class Series {
   /** @param {Columns} columns @param {number} width @param {number} attempt the newest attempt in them */
   constructor(columns, width, attempt) {
+    // A mean whose sum left float64 comes as text; there is no place to draw it.
+    columns.mean = columns.mean.map((value) => (typeof value === "number" ? value : null));
     this.columns = columns;
     this.width = width;
     this.attempt = attempt;
-    this.lastStep = columns.start.length ? columns.start[columns.start.length - 1] : -1;
+    this.lastStep = Math.max(columns.last_step?.at(-1) ?? -1, columns.start.at(-1) ?? -1);
+    /** @type {Set<number>} steps merged since the server cut the buckets; a frame may bring a row twice */
+    this.merged = new Set();
   }
 
   get length() {
@@ -33,18 +38,19 @@ export class Series {
   }
 
   /**
-   * @param {number} attempt @param {number} step @param {number | string} value @param {number} x its place on the axis
+   * @param {number} attempt @param {number} step @param {number | string} value @param {number} wall
    * @returns {boolean} false when the server must be asked again
    */
-  merge(attempt, step, value, x) {
+  merge(attempt, step, value, wall) {
     if (attempt !== this.attempt && this.length) return false;
     this.attempt = attempt;
+    if (this.merged.has(step)) return true;
+    if (step <= this.lastStep) return this.width === 1 && this.columns.start.includes(step);
     const start = Math.floor(step / this.width) * this.width;
-    const trailing = this.length ? this.columns.start[this.length - 1] : -Infinity;
-    if (start < trailing || (start === trailing && step < this.lastStep)) return false;
-    if (start > trailing) this.#append(start);
-    this.#add(this.length - 1, value, x);
+    if (start > (this.columns.start.at(-1) ?? -Infinity)) this.#append(start);
+    this.#add(this.length - 1, value, wall);
     this.lastStep = step;
+    this.merged.add(step);
     return true;
   }
 
@@ -57,13 +63,13 @@ export class Series {
     c.positive_infinite.push(0);
     c.negative_infinite.push(0);
     for (const column of [c.min, c.max, c.mean, c.last]) column.push(null);
-    c.x?.push(null);
+    c.wall?.push(null);
   }
 
-  /** @param {number} at @param {number | string} value @param {number} x */
-  #add(at, value, x) {
+  /** @param {number} at @param {number | string} value @param {number} wall */
+  #add(at, value, wall) {
     const c = this.columns;
-    if (c.x) c.x[at] = x;
+    if (c.wall) c.wall[at] = wall;
     if (typeof value === "string") {
       c[NON_FINITE[/** @type {keyof typeof NON_FINITE} */ (value)]][at] += 1;
       return;

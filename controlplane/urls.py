@@ -18,6 +18,7 @@ urlpatterns = [
     path("", include("controlplane.runs.urls")),
     path("", include("controlplane.telemetry.page_urls")),
     path("", include("controlplane.checkpoints.urls")),
+    path("", include("controlplane.evals.urls")),
     path("", include("controlplane.cluster.urls")),
     path("", include("controlplane.telemetry.urls")),
     path("", include("controlplane.api.urls")),

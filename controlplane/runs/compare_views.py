@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from itertools import chain
 
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import BadRequest
@@ -9,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
+from controlplane.evals import selectors as evals
 from controlplane.runs import selectors
 from controlplane.runs.dashboard import ChartSpec
 from controlplane.runs.models import Run
@@ -35,9 +37,22 @@ def compare(request: HttpRequest) -> HttpResponse:
             "charts": overlays(runs, request.GET.get("metric", "").strip()),
             "differences": [{"pointer": pointer, "values": values} for pointer, values in selectors.differences(runs).items()],
             "finals": [(lookup(name), [run.latest.get(key, {}) for run in runs]) for name, key in HEADLINES.items()],
+            **_held_out(runs, baseline),
             "dashboard": {"runs": [live_info(run, attempts[run.pk]) for run in runs], "points": POINTS_URL, "events": [], "pages": {}},
         }
     return render(request, "compare/compare.html", context)
+
+
+def _held_out(runs: list[Run], baseline: Run) -> dict:
+    """The last evaluation of each run under the protocol that most share, each paired with the baseline's."""
+    last = evals.last_by_protocol(runs)
+    others = [last[run.pk] for run in runs if run != baseline and run.pk in last]
+    comparisons = [evals.paired_with_each(last[baseline.pk], others, column) for column in reversed(evals.COLUMNS)] if baseline.pk in last else []
+    found = {one.after.run_id: [] for one in chain(*comparisons)}
+    for one in chain(*comparisons):
+        found[one.after.run_id] += [one] if one.n else []
+    paired = [{"run": run, "evaluation": last.get(run.pk), "comparisons": found.get(run.pk, [])} for run in runs]
+    return {"last": last, "paired": paired}
 
 
 def _runs(request: HttpRequest) -> list[Run]:

@@ -90,5 +90,5 @@ def _incident_row(incident: Incident) -> dict:
 
 def mark_pages(run: Run) -> dict[str, str]:
     """Where a click on each kind of mark leads."""
-    names = {"checkpoint": "run-checkpoints", "evaluation": "run-audit", "stage": "run-audit", "incident": "run-audit"}
+    names = {"checkpoint": "run-checkpoints", "evaluation": "run-evaluation", "stage": "run-audit", "incident": "run-audit"}
     return {kind: reverse(name, args=[run.pk]) for kind, name in names.items()}

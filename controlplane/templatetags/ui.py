@@ -16,6 +16,7 @@ register = template.Library()
 
 COLOURS = 10
 SPARK_WIDTH, SPARK_HEIGHT = 72, 20
+RATE_WIDTH = 110
 EVENT_ICONS = {
     "run_state": "runs",
     "attempt_state": "retry",
@@ -114,6 +115,33 @@ def _path(places: list[tuple[float, float] | None]) -> str:
             pieces.append(f"{'L' if drawing else 'M'}{place[0]} {place[1]}")
         drawing = place is not None
     return "".join(pieces)
+
+
+@register.simple_tag
+def interval(rate, baseline: float | None = None) -> str:
+    """A rate and its interval on a line from 0 to 1, with a dashed tick at `baseline`."""
+    if rate is None or rate.rate is None:
+        return ""
+    label = f"{rate.rate:.3f}, 95 % interval {rate.low:.3f} to {rate.high:.3f}, n = {rate.n}"
+    tick = _tick(baseline) if baseline is not None else ""
+    x, low, high = (round(RATE_WIDTH * value, 1) for value in (rate.rate, rate.low, rate.high))
+    return format_html(
+        '<svg class="rate" viewBox="0 0 {} 16" role="img" aria-label="{}"><title>{}</title><path class="axis" d="M0 8H{}"></path>{}'
+        '<path class="span" d="M{} 8H{}"></path><circle cx="{}" cy="8" r="3.2"></circle></svg>',
+        *(RATE_WIDTH, label, label, RATE_WIDTH, tick, low, high, x),
+    )
+
+
+@register.simple_tag
+def interval_mark(value: float) -> str:
+    """The tick of a baseline alone, on the same line."""
+    if not isinstance(value, (int, float)):
+        return ""
+    return format_html('<svg class="rate" viewBox="0 0 {} 16" aria-hidden="true"><path class="axis" d="M0 8H{}"></path>{}</svg>', RATE_WIDTH, RATE_WIDTH, _tick(value))
+
+
+def _tick(value: float) -> str:
+    return format_html('<path class="tick" d="M{} 1V15"></path>', round(RATE_WIDTH * value, 1))
 
 
 @register.simple_tag(takes_context=True)

@@ -1,0 +1,136 @@
+"""The command line: a client of the REST API and nothing more. It imports neither Django nor anything of the server."""
+
+import argparse
+import sys
+
+from controlplane.cli import commands
+from controlplane.cli.client import ClientError
+
+OK, REFUSED, USAGE, UNREACHABLE, RUN_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+EXIT_CODES = """exit codes: 0 done · 1 refused (one line a field) · 2 wrong usage · 3 Assay does not answer · 4 the run did not succeed · 130 interrupted
+
+RUN is an id, the beginning of one (4 characters or more), or `latest`."""
+
+
+def main(argv: list[str]) -> int:
+    """Run one command; returns its exit code. Everything that goes wrong is a line on stderr, never a traceback."""
+    options = parser().parse_args(argv)
+    try:
+        return options.command(options) or OK
+    except ClientError as error:
+        for line in error.lines:
+            print(line, file=sys.stderr)
+        return error.code
+    except BrokenPipeError:
+        sys.stdout = None
+        return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="assay", epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subs = top.add_subparsers(required=True, metavar="COMMAND")
+    _launch(_command(subs, "launch", commands.launch, "launch a run from a TOML, YAML or JSON document, or from a preset"))
+    _listing(_command(subs, "runs", commands.runs, "list runs, newest first"))
+    for name, command, words in (
+        ("show", commands.show, "one run: state, progress, newest values"),
+        ("stop", commands.stop, "finish the step, write a checkpoint, end"),
+        ("retry", commands.retry, "try an ended run again"),
+    ):
+        _run(_command(subs, name, command, words))
+    _resume(_run(_command(subs, "resume", commands.resume, "continue an ended run from a checkpoint")))
+    _clone(_run(_command(subs, "clone", commands.clone, "launch a copy with some keys changed")))
+    _logs(_run(_command(subs, "logs", commands.logs, "print a run's log")))
+    _episodes(_run(_command(subs, "episodes", commands.episodes, "list a run's episodes, newest first")))
+    _import(_command(subs, "import", commands.import_bank, "import a task bank: quiz, or SciKnowEval from a file or hub id"))
+    _token(_command(subs, "token", commands.token, "create an API token"))
+    _bench(_command(subs, "bench", commands.bench, "measure one thing side by side, print one JSON line"))
+    return top
+
+
+def _command(subs, name: str, command, words: str) -> argparse.ArgumentParser:
+    sub = subs.add_parser(name, help=words, description=words)
+    sub.set_defaults(command=command)
+    return sub
+
+
+def _run(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    sub.add_argument("run", metavar="RUN")
+    return sub
+
+
+def _set(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--set",
+        dest="changes",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="stages[1].steps=20 or /stages/1/steps=20; the value is JSON or text",
+    )
+
+
+def _waiting(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--wait", "--follow", dest="wait", action="store_true", help="show progress until the run ends; exit 4 unless it succeeded"
+    )
+
+
+def _launch(sub: argparse.ArgumentParser) -> None:
+    source = sub.add_mutually_exclusive_group(required=True)
+    source.add_argument("file", nargs="?", metavar="FILE", help="run document; the format is told by .toml, .yaml, .yml or .json")
+    source.add_argument("--preset", help="start from a preset instead of a file")
+    sub.add_argument("--check", action="store_true", help="only say what is wrong with it and what it would cost")
+    sub.add_argument("--key", help="idempotency key; the same key launches once (default: a fresh one)")
+    _set(sub)
+    _waiting(sub)
+
+
+def _listing(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--state")
+    sub.add_argument("--search", help="words in name, tags, model, method")
+    sub.add_argument("--limit", type=int, default=30)
+    sub.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _resume(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--checkpoint", help="id of a complete checkpoint of the run; default: its newest")
+    _waiting(sub)
+
+
+def _clone(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--key", help="idempotency key")
+    _set(sub)
+    _waiting(sub)
+
+
+def _logs(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--follow", "-f", action="store_true", help="go on until the run ends")
+    sub.add_argument("--search", default="")
+    sub.add_argument("--level", choices=["debug", "info", "warning", "error"], action="append", default=[])
+    sub.add_argument("--lines", type=int, default=200, help="how many of the newest to begin with")
+
+
+def _episodes(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--failed", action="store_true", help="only those whose answer was wrong or missing")
+    sub.add_argument("--limit", type=int, default=30)
+    sub.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _import(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("environment", choices=["quiz", "sciknoweval"])
+    sub.add_argument("source", nargs="?", help="for sciknoweval: a .parquet or .jsonl file, or owner/name of the hub")
+    sub.add_argument("--bank", default="", help="name of the bank (default: the environment's)")
+    sub.add_argument("--split-column", choices=["split", "split_naive"], default="split")
+
+
+def _token(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("action", choices=["create"])
+    sub.add_argument("name")
+    sub.add_argument("--scope", dest="scopes", choices=["read", "submit", "admin"], action="append", help="repeatable (default: read)")
+    sub.add_argument("--days", type=int, help="days until it expires")
+
+
+def _bench(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("name")

@@ -1,6 +1,7 @@
 """Group-relative advantages: reward minus the group's mean."""
 
-from typing import Literal, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -47,5 +48,7 @@ def token_weights(masks: Sequence[np.ndarray], aggregation: Literal["token", "se
     """
     counts = np.array([mask.sum() for mask in masks])
     total, sequences = counts.sum(), (counts > 0).sum()
-    share = [1.0 / total if aggregation == "token" else 1.0 / (sequences * count) if count else 0.0 for count in counts] if total else counts
+    share = (
+        [1.0 / total if aggregation == "token" else 1.0 / (sequences * count) if count else 0.0 for count in counts] if total else counts
+    )
     return [np.where(mask, value, 0.0).astype(np.float32) for mask, value in zip(masks, share)]

@@ -14,9 +14,10 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from runner.contract.canonical import canonical_bytes, digest
 

@@ -1,7 +1,7 @@
 """What a step tells about itself, under the metrics dictionary's names. A value that is not defined is absent."""
 
 from collections import defaultdict
-from typing import Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 

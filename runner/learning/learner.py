@@ -7,9 +7,10 @@ A stopped and resumed learner goes on bit for bit (same machine, threads and dty
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 import numpy as np
 import peft
@@ -124,7 +125,9 @@ class Learner:
         limit = self.config.model.max_length
         for sample in samples:
             if sample.total_length > limit:
-                raise ValueError(f"model.max_length: episode {sample.episode} has {sample.total_length} tokens, the limit is {limit}; raise it or lower max_new_tokens")
+                raise ValueError(
+                    f"model.max_length: episode {sample.episode} has {sample.total_length} tokens, the limit is {limit}; raise it or lower max_new_tokens"
+                )
 
     def weights(self) -> Weights:
         """What policies must hold after `completed` steps: all weights, or the adapter's."""
@@ -145,7 +148,12 @@ class Learner:
             policy_version=self.completed,
             adapter=self.adapter,
             config_hash=digest(canonical_bytes(self.config)),
-            topology={"learners": 1, "rollout_workers": self.config.resources.rollout_workers, "threads": torch.get_num_threads(), "device": self.device},
+            topology={
+                "learners": 1,
+                "rollout_workers": self.config.resources.rollout_workers,
+                "threads": torch.get_num_threads(),
+                "device": self.device,
+            },
             versions={"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__},
             rng={"seed": self.config.seed, "torch": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()},
         )
@@ -173,7 +181,9 @@ class Learner:
         """
         manifest = checkpoints.verify(path)
         if manifest.config_hash != digest(canonical_bytes(self.config)):
-            raise ValueError(f"{path.name}: written under another configuration; start a new run with this checkpoint as model.source instead")
+            raise ValueError(
+                f"{path.name}: written under another configuration; start a new run with this checkpoint as model.source instead"
+            )
         state = torch.load(path / "trainer" / "state.pt", map_location=self.device, weights_only=True)
         if self.adapter:
             adapter = load_file(path / "adapter" / "adapter_model.safetensors", device=self.device)

@@ -4,7 +4,7 @@ The output layer is applied to a few rows at a time, forward and again in backwa
 is hidden states only. Memory for logits is bounded by CHUNK_ELEMENTS, not by batch or sequence length.
 """
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -80,7 +80,9 @@ def logprobs_of(hidden: Tensor, output: torch.nn.Linear, targets: Tensor, temper
 
 
 @torch.no_grad()
-def score_sequences(network: torch.nn.Module, sequences: Sequence[Sequence[int]], temperature: float = 1.0, max_tokens: int = 8192) -> list[np.ndarray]:
+def score_sequences(
+    network: torch.nn.Module, sequences: Sequence[Sequence[int]], temperature: float = 1.0, max_tokens: int = 8192
+) -> list[np.ndarray]:
     """float32[T] per sequence: log-prob of each token given those before it; the first is NaN."""
     scores = [np.full(len(tokens), np.nan, np.float32) for tokens in sequences]
     device = next(network.parameters()).device

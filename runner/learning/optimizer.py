@@ -30,12 +30,19 @@ class MasterAdamW:
     def __init__(self, parameters: dict[str, Parameter], config: OptimizerConfig):
         self.config = config
         self.parameters = parameters
-        self.masters = {name: parameter if parameter.dtype is torch.float32 else Parameter(parameter.detach().float()) for name, parameter in parameters.items()}
+        self.masters = {
+            name: parameter if parameter.dtype is torch.float32 else Parameter(parameter.detach().float())
+            for name, parameter in parameters.items()
+        }
         matrices = [master for master in self.masters.values() if master.ndim > 1]
         vectors = [master for master in self.masters.values() if master.ndim <= 1]
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]], lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
+            [group for group in groups if group["params"]],
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+            fused=True,
         )
 
     def collect(self) -> None:
@@ -77,7 +84,9 @@ class MasterAdamW:
     def load_state(self, state: dict) -> None:
         """Take over what `state()` returned. Raises ValueError when it belongs to other parameters."""
         if state["names"] != list(self.parameters):
-            raise ValueError("optimizer state: its parameters are not those of this model; resume with the configuration it was written under")
+            raise ValueError(
+                "optimizer state: its parameters are not those of this model; resume with the configuration it was written under"
+            )
         self._adamw.load_state_dict(state["adamw"])
         for name, master in state["masters"].items():
             self.masters[name].copy_(master)

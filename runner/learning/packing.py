@@ -5,8 +5,8 @@ is computed once and each continuation attends to it and to itself.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 import numpy as np
 import torch

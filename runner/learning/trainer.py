@@ -7,9 +7,9 @@
 3. Clip, step, or skip when the gradient is not finite.
 """
 
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -43,7 +43,9 @@ class _LossTokens:
     counts: list[int]
 
 
-def update(network: torch.nn.Module, optimizer: MasterAdamW, sequences: Sequence[TrainingSequence], method: Method, rate: float, max_tokens: int) -> Update:
+def update(
+    network: torch.nn.Module, optimizer: MasterAdamW, sequences: Sequence[TrainingSequence], method: Method, rate: float, max_tokens: int
+) -> Update:
     """Learn from `sequences`, each with at least one loss token; with none, nothing happens and it says so."""
     if not sequences:
         return Update([], None, "no loss token in the batch")
@@ -102,7 +104,9 @@ def _loss_tokens(chosen: list[TrainingSequence], row: PackedRow) -> _LossTokens:
     )
 
 
-def _results(members: list[int], counts: list[int], logprob: Tensor, entropy: Tensor, values: dict[str, Tensor]) -> Iterator[tuple[int, SequenceResult]]:
+def _results(
+    members: list[int], counts: list[int], logprob: Tensor, entropy: Tensor, values: dict[str, Tensor]
+) -> Iterator[tuple[int, SequenceResult]]:
     table = {name: tensor.detach().float().cpu().numpy() for name, tensor in {"logprob": logprob, "entropy": entropy, **values}.items()}
     edges = np.cumsum([0, *counts])
     for index, start, stop in zip(members, edges, edges[1:]):

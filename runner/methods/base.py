@@ -5,8 +5,9 @@ token sequences with weights and per-token columns (credit) and says what a toke
 nothing of methods: it packs sequences, computes log-probs, sums weight × loss and steps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Sequence
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor

@@ -8,8 +8,8 @@
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Sequence
 
 import numpy as np
 from torch import Tensor
@@ -132,7 +132,9 @@ def _trained_metrics(plan: GrpoPlan) -> dict[str, float]:
 def _sequence(item: Credited, weight: np.ndarray) -> TrainingSequence:
     sample = item.sample
     if np.isnan(sample.logprobs[item.mask]).any():
-        raise ValueError(f"episode {sample.episode}: a loss token has no sampling log-prob; only tokens the policy sampled can be trained by grpo")
+        raise ValueError(
+            f"episode {sample.episode}: a loss token has no sampling log-prob; only tokens the policy sampled can be trained by grpo"
+        )
     advantage = np.where(item.mask, item.advantage, 0.0).astype(np.float32)
     columns = {"sampler_logprob": sample.logprobs, "advantage": advantage}
     return TrainingSequence(sample.token_ids, item.mask, weight, columns, sample.temperature)

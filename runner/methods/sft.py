@@ -1,6 +1,6 @@
 """SFT: cross-entropy on the completions of the bank's demonstrations, replayed in seeded order."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor

@@ -52,7 +52,9 @@ def packed_sdpa(
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    return F.scaled_dot_product_attention(query, key, value, scale=scaling, is_causal=query.shape[2] > 1, enable_gqa=query.shape[1] != key.shape[1])
+    return F.scaled_dot_product_attention(
+        query, key, value, scale=scaling, is_causal=query.shape[2] > 1, enable_gqa=query.shape[1] != key.shape[1]
+    )
 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, layout: list[Block], scaling: float | None) -> Tensor:
@@ -72,14 +74,18 @@ def _continuations(query: Tensor, key: Tensor, value: Tensor, block: Block, scal
     longest = max(block.rests)
 
     def rows(states: Tensor) -> Tensor:
-        return pad_sequence([piece[0].transpose(0, 1) for piece in states[:, :, block.prefix :].split(block.rests, 2)], batch_first=True).transpose(1, 2)
+        return pad_sequence(
+            [piece[0].transpose(0, 1) for piece in states[:, :, block.prefix :].split(block.rests, 2)], batch_first=True
+        ).transpose(1, 2)
 
     def with_prefix(states: Tensor) -> Tensor:
         return torch.cat([states[:, :, : block.prefix].expand(len(block.rests), -1, -1, -1), rows(states)], 2)
 
     mask = torch.ones(longest, block.prefix + longest, dtype=torch.bool, device=query.device).tril(block.prefix)
     grouped = query.shape[1] != key.shape[1]
-    output = F.scaled_dot_product_attention(rows(query), with_prefix(key), with_prefix(value), attn_mask=mask, scale=scaling, enable_gqa=grouped)
+    output = F.scaled_dot_product_attention(
+        rows(query), with_prefix(key), with_prefix(value), attn_mask=mask, scale=scaling, enable_gqa=grouped
+    )
     return torch.cat([piece[None, :, :length] for piece, length in zip(output, block.rests)], 2)
 
 

@@ -1,9 +1,9 @@
 """From a model source to a checked Hugging Face folder, and from a folder to a model."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -118,9 +118,13 @@ def check_folder(path: Path) -> None:
     architectures = config.get("architectures") or []
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     if not any(name in known for name in architectures):
-        raise ModelError(f"model.source.path: architectures {architectures} of {str(path)!r} is no causal language model; choose a …ForCausalLM model")
+        raise ModelError(
+            f"model.source.path: architectures {architectures} of {str(path)!r} is no causal language model; choose a …ForCausalLM model"
+        )
     if not any((path / name).is_file() for name in _TOKENIZER_FILES):
-        raise ModelError(f"model.source.path: {str(path)!r} has no tokenizer ({' or '.join(_TOKENIZER_FILES)}); save the tokenizer beside the weights")
+        raise ModelError(
+            f"model.source.path: {str(path)!r} has no tokenizer ({' or '.join(_TOKENIZER_FILES)}); save the tokenizer beside the weights"
+        )
     if not any(path.glob("*.safetensors")):
         raise ModelError(f"model.source.path: {str(path)!r} has no *.safetensors weights; convert the model with save_pretrained")
 
@@ -167,7 +171,9 @@ def _check_supported(config, model: Model) -> None:
         raise ModelError(f"model.source: layers of kind {sorted(kinds)} are not supported; choose a model with full attention")
     slides = "sliding_attention" in kinds or (not hasattr(config, "layer_types") and window)
     if slides and window and model.max_length > window:
-        raise ModelError(f"model.max_length: {model.max_length} exceeds the model's sliding window of {window} tokens; lower it to {window}")
+        raise ModelError(
+            f"model.max_length: {model.max_length} exceeds the model's sliding window of {window} tokens; lower it to {window}"
+        )
 
 
 def _check_plain_head(network: torch.nn.Module) -> None:
@@ -177,7 +183,9 @@ def _check_plain_head(network: torch.nn.Module) -> None:
         whole = network(input_ids=probe, use_cache=False).logits
         pieces = head(network)(backbone(network)(input_ids=probe, use_cache=False).last_hidden_state)
     if not torch.allclose(whole.float(), pieces.float(), atol=1e-3, rtol=1e-3):
-        raise ModelError(f"model.source: {type(network).__name__} transforms its logits after the output layer, which is not supported; choose another model")
+        raise ModelError(
+            f"model.source: {type(network).__name__} transforms its logits after the output layer, which is not supported; choose another model"
+        )
 
 
 def _with_adapter(network: torch.nn.Module, adapter: LoraAdapter, seed: int) -> PeftModel:

@@ -1,6 +1,6 @@
 """The one place where text becomes tokens, so that warm start, rollouts and evaluation agree."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,6 +31,8 @@ def encode_demonstration(tokenizer, prompt: str | None, completion: str, max_len
     prefix = prompt_ids(tokenizer, prompt) if prompt is not None else []
     tokens = prefix + completion_ids(tokenizer, completion) + [tokenizer.eos_token_id]
     if len(tokens) > max_length:
-        raise ValueError(f"model.max_length: a demonstration has {len(tokens)} tokens, the limit is {max_length}; raise it or shorten the text")
+        raise ValueError(
+            f"model.max_length: a demonstration has {len(tokens)} tokens, the limit is {max_length}; raise it or shorten the text"
+        )
     mask = np.arange(len(tokens)) >= max(len(prefix), 1)
     return np.array(tokens, np.int32), mask

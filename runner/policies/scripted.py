@@ -1,6 +1,6 @@
 """A policy that says what it is told: for tests of everything around a model."""
 
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 

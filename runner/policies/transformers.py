@@ -7,9 +7,9 @@
 4. Finished rows are taken out once they are a quarter of the batch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
 
 import numpy as np
 import torch
@@ -103,7 +103,9 @@ class _Responses:
     def generations(self, version: int) -> list[Generation]:
         """The finished responses, in request order."""
         return [
-            Generation(self.tokens[row, :count].copy(), self.logprobs[row, :count].copy(), "stop" if self.stopped[row] else "length", version)
+            Generation(
+                self.tokens[row, :count].copy(), self.logprobs[row, :count].copy(), "stop" if self.stopped[row] else "length", version
+            )
             for row, count in enumerate(self.counts)
         ]
 
@@ -125,7 +127,9 @@ class TransformersPolicy:
             raise ValueError(f"seeds: {len(seeds)} for {len(prompts)} prompts; pass one per prompt")
         for prompt in prompts:
             if not 0 < len(prompt) < self.max_length:
-                raise ValueError(f"model.max_length: a prompt of {len(prompt)} tokens leaves no room in {self.max_length}; raise it or shorten the prompt")
+                raise ValueError(
+                    f"model.max_length: a prompt of {len(prompt)} tokens leaves no room in {self.max_length}; raise it or shorten the prompt"
+                )
         generations = []
         for start in range(0, len(prompts), self.max_rows):
             stop = start + self.max_rows
@@ -199,7 +203,9 @@ class TransformersPolicy:
                 if not len(candidate):
                     raise ValueError("candidates: an empty continuation has no log-prob; pass at least one token")
                 contexts.setdefault((*prompt, *candidate[:-1]), len(contexts))
-        wanted = [[(contexts[(*prompt, *choice[:-1])], len(prompt), choice) for choice in group] for prompt, group in zip(prompts, candidates)]
+        wanted = [
+            [(contexts[(*prompt, *choice[:-1])], len(prompt), choice) for choice in group] for prompt, group in zip(prompts, candidates)
+        ]
         return self._gather_choices(list(contexts), wanted)
 
     def _gather_choices(self, contexts: list[tuple[int, ...]], wanted: list[list[tuple[int, int, Sequence[int]]]]) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """What sampling hands to learning, and what learning hands back: arrays with one value per token."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Sequence
 
 import numpy as np
 

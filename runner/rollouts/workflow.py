@@ -1,8 +1,9 @@
 """Which episodes a step consists of: pure functions of (seed, step), so that a resumed run draws the same."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Sequence, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -55,11 +56,7 @@ class GroupWorkflow:
         """The episodes of global step `step`, group by group."""
         groups = self.batch_size // self.group_size
         chosen = draw(len(self.tasks), self.seed, STREAM_TASKS, (step - self.first_step) * groups, groups)
-        return [
-            EpisodePlan(self.tasks[task], group, index, step)
-            for group, task in enumerate(chosen)
-            for index in range(self.group_size)
-        ]
+        return [EpisodePlan(self.tasks[task], group, index, step) for group, task in enumerate(chosen) for index in range(self.group_size)]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ WEIGHTS, STATE = bytes(range(256)) * 40, b"state" * 500
 
 
 def manifest(step=3, **changes):
-    fields = dict(step=step, stage=0, stage_type="grpo", policy_version=step, adapter=False, config_hash="c" * 64)
+    fields = {"step": step, "stage": 0, "stage_type": "grpo", "policy_version": step, "adapter": False, "config_hash": "c" * 64}
     return Manifest(**fields, topology={"learners": 1}, versions={"torch": "2"}, rng={"seed": 0}, **changes)
 
 
@@ -43,7 +43,10 @@ def test_what_is_written_verifies(tmp_path):
     path = checkpoints.write(tmp_path, manifest(), contents())
     found = checkpoints.verify(path)
     assert path == tmp_path / "step_3" and found.step == 3
-    assert [(entry.path, entry.size) for entry in found.files] == [("model/model.safetensors", len(WEIGHTS)), ("trainer/state.pt", len(STATE))]
+    assert [(entry.path, entry.size) for entry in found.files] == [
+        ("model/model.safetensors", len(WEIGHTS)),
+        ("trainer/state.pt", len(STATE)),
+    ]
     assert checkpoints.list_complete(tmp_path) == [path] and os.listdir(tmp_path) == ["step_3"]
 
 

@@ -34,7 +34,9 @@ def test_gibberish_ignores_tokens_nobody_sampled():
     assert gibberish(sample([999, 999], ([5], [-0.1])), VOCABULARY, Filters(gibberish_token_id=900)) is False
 
 
-@pytest.mark.parametrize("probabilities, fires", [([0.995] * 4, True), ([0.995] * 3, False), ([0.995, 0.995, 0.5, 0.995, 0.995], False), ([0.99] * 4, False)])
+@pytest.mark.parametrize(
+    "probabilities, fires", [([0.995] * 4, True), ([0.995] * 3, False), ([0.995, 0.995, 0.5, 0.995, 0.995], False), ([0.99] * 4, False)]
+)
 def test_repetition_needs_a_streak_above_the_threshold(probabilities, fires):
     config = Filters(repetition_window=4, repetition_probability=0.99)
     assert repetition(sample([1], ([5] * len(probabilities), [math.log(value) for value in probabilities])), config) is fires

@@ -17,7 +17,15 @@ def episode(reward, *, group=0, index=0, tokens=3, termination=Termination.FINIS
     builder.append([1, 2], Author.ENVIRONMENT)
     builder.append([5] * tokens, Author.STUDENT, [-1.0] * tokens)
     return builder.build(
-        episode=f"{group}-{index}", task="t", group=group, index=index, reward=reward, termination=termination, policy_version=0, parsed=parsed, turns=turns
+        episode=f"{group}-{index}",
+        task="t",
+        group=group,
+        index=index,
+        reward=reward,
+        termination=termination,
+        policy_version=0,
+        parsed=parsed,
+        turns=turns,
     )
 
 
@@ -43,7 +51,9 @@ def test_the_mismatch_equals_a_slow_loop():
     centre = sum(bounded) / 200
     metrics = mismatch_metrics(learner, sampler)
     assert metrics["rollout_corr/k3_kl"] == pytest.approx(sum(r - math.log(r) - 1 for r in ratios) / 200, abs=1e-6)
-    assert metrics["rollout_corr/rollout_is_eff_sample_size"] == pytest.approx(1 / (sum((v / centre) ** 2 for v in bounded) / 200), abs=1e-6)
+    assert metrics["rollout_corr/rollout_is_eff_sample_size"] == pytest.approx(
+        1 / (sum((v / centre) ** 2 for v in bounded) / 200), abs=1e-6
+    )
     gaps = [abs(math.exp(p) - math.exp(q)) for p, q in zip(learner, sampler)]
     assert metrics["training/rollout_probs_diff_mean"] == pytest.approx(sum(gaps) / 200, abs=1e-6)
     assert metrics["training/rollout_probs_diff_max"] == pytest.approx(max(gaps), abs=1e-6)
@@ -94,7 +104,9 @@ def test_terminations_are_shares_with_their_own_means():
     assert metrics["termination/finished/fraction"] == 0.5
     assert metrics["termination/finished/score_mean"] == 0.5
     assert metrics["termination/max_response_length_exceeded/score_mean"] == 0.25
-    assert sum(value for name, value in metrics.items() if name.endswith("/fraction") and name.startswith("termination/")) == pytest.approx(1)
+    assert sum(value for name, value in metrics.items() if name.endswith("/fraction") and name.startswith("termination/")) == pytest.approx(
+        1
+    )
 
 
 def test_groups_without_signal_are_counted_among_comparable_ones():

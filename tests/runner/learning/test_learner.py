@@ -20,14 +20,24 @@ from runner.policies.transformers import TransformersPolicy
 from runner.rollouts.types import SampleBuilder
 from runner.rollouts.workflow import GroupWorkflow
 
-DEMONSTRATIONS = [Demonstration(key=f"d{index}", kind="answer", prompt=f"which planet {index}?", completion="A B"[index % 3 :]) for index in range(7)]
+DEMONSTRATIONS = [
+    Demonstration(key=f"d{index}", kind="answer", prompt=f"which planet {index}?", completion="A B"[index % 3 :]) for index in range(7)
+]
 PROMPTS = {f"t{index}": [1, 40 + index, 7, 9][: 2 + index % 3] for index in range(5)}
 SFT_STEPS, GRPO_STEPS = 3, 4
+FULL = NoAdapter()
 
 
-def run_config(adapter=NoAdapter(), dtype="float32", seed=11, **changes):
+def run_config(adapter=FULL, dtype="float32", seed=11, **changes):
     fast = Optimizer(learning_rate=5e-3, schedule="cosine", warmup_steps=1, weight_decay=0.01)
-    grpo = dict(steps=GRPO_STEPS, batch_size=8, group_size=4, micro_batch_tokens=64, optimizer=fast, reference_kl=ReferenceKl(beta=0.05))
+    grpo = {
+        "steps": GRPO_STEPS,
+        "batch_size": 8,
+        "group_size": 4,
+        "micro_batch_tokens": 64,
+        "optimizer": fast,
+        "reference_kl": ReferenceKl(beta=0.05),
+    }
     return RunConfig(
         name="test",
         seed=seed,
@@ -73,7 +83,13 @@ class Run:
         ended = Termination.FINISHED if generation.finish_reason == "stop" else Termination.MAX_RESPONSE_LENGTH_EXCEEDED
         name = f"{plan.step}-{plan.group}-{plan.index}"
         return builder.build(
-            episode=name, task=plan.task, group=plan.group, index=plan.index, reward=reward, termination=ended, policy_version=generation.policy_version
+            episode=name,
+            task=plan.task,
+            group=plan.group,
+            index=plan.index,
+            reward=reward,
+            termination=ended,
+            policy_version=generation.policy_version,
         )
 
 
@@ -83,7 +99,11 @@ def assert_same_bits(left, right):
 
 
 @pytest.mark.parametrize("stopped_at", [2, SFT_STEPS, SFT_STEPS + 2])
-@pytest.mark.parametrize("adapter, dtype", [(NoAdapter(), "float32"), (LoraAdapter(rank=4), "float32"), (NoAdapter(), "bfloat16")], ids=["full", "lora", "bfloat16"])
+@pytest.mark.parametrize(
+    "adapter, dtype",
+    [(NoAdapter(), "float32"), (LoraAdapter(rank=4), "float32"), (NoAdapter(), "bfloat16")],
+    ids=["full", "lora", "bfloat16"],
+)
 def test_stopped_and_resumed_equals_never_stopped(tiny_qwen3, tmp_path, stopped_at, adapter, dtype):
     config, last = run_config(adapter, dtype), SFT_STEPS + GRPO_STEPS
     unbroken = Run(config, tiny_qwen3)
@@ -203,7 +223,9 @@ def test_the_manifest_says_what_the_checkpoint_is(tiny_qwen3, tmp_path):
     document = json.loads((written.path / "manifest.json").read_text())
     assert (document["step"], document["stage"], document["stage_type"], document["policy_version"]) == (4, 1, "grpo", 4)
     assert set(document["versions"]) == {"torch", "transformers", "peft"} and document["rng"]["seed"] == 11
-    assert {"model/model.safetensors", "model/tokenizer.json", "trainer/state.pt", "trainer/reference.safetensors", "driver.json"} <= {entry["path"] for entry in document["files"]}
+    assert {"model/model.safetensors", "model/tokenizer.json", "trainer/state.pt", "trainer/reference.safetensors", "driver.json"} <= {
+        entry["path"] for entry in document["files"]
+    }
 
 
 def test_a_damaged_checkpoint_is_not_restored(tiny_qwen3, tmp_path):

@@ -38,7 +38,12 @@ def random_tokens(count=400, seed=0):
 
 @pytest.mark.parametrize(
     "config",
-    [ClippedLoss(), ClippedLoss(importance_cap=None), ClippedLoss(importance_cap=None, dual_clip=None), ClippedLoss(clip_low=0.1, clip_high=0.28, importance_cap=None)],
+    [
+        ClippedLoss(),
+        ClippedLoss(importance_cap=None),
+        ClippedLoss(importance_cap=None, dual_clip=None),
+        ClippedLoss(clip_low=0.1, clip_high=0.28, importance_cap=None),
+    ],
 )
 def test_clipped_equals_the_slow_reference(config):
     p, q, a = random_tokens()

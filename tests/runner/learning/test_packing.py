@@ -17,7 +17,10 @@ SEQUENCES = [np.arange(3, 3 + length) % 290 for length in (5, 17, 1, 9, 30, 2)]
 
 
 PREFIX = np.arange(40, 60)
-GROUP = [np.concatenate([PREFIX, tail]) for tail in ([5, 6, 7], [8], [9, 10, 11, 12, 13], [5, 6])] + [np.arange(3, 20), np.concatenate([PREFIX + 1, [4]])]
+GROUP = [np.concatenate([PREFIX, tail]) for tail in ([5, 6, 7], [8], [9, 10, 11, 12, 13], [5, 6])] + [
+    np.arange(3, 20),
+    np.concatenate([PREFIX + 1, [4]]),
+]
 STARTS = [20, 20, 20, 20, 4, 20]
 
 
@@ -108,5 +111,7 @@ def test_packed_gradients_equal_those_of_single_forwards(tiny_qwen3):
     network = load_model(tiny_qwen3, Model(max_length=64), seed=0)
     weight = network.model.layers[0].self_attn.k_proj.weight
     packed = torch.autograd.grad(hidden_states(network, pack(SEQUENCES, single(0, 1, 3), "cpu")).square().sum(), weight)[0]
-    singly = sum(torch.autograd.grad(hidden_states(network, pack(SEQUENCES, single(index), "cpu")).square().sum(), weight)[0] for index in (0, 1, 3))
+    singly = sum(
+        torch.autograd.grad(hidden_states(network, pack(SEQUENCES, single(index), "cpu")).square().sum(), weight)[0] for index in (0, 1, 3)
+    )
     torch.testing.assert_close(packed, singly, atol=1e-4, rtol=1e-5)

@@ -34,7 +34,10 @@ def batch(aggregation="token"):
     tokens = [generator.integers(3, 290, length).astype(np.int32) for length in lengths]
     masks = [np.arange(length) >= length // 2 for length in lengths]
     columns = [
-        {"sampler_logprob": (-generator.random(length) * 5).astype(np.float32), "advantage": np.full(length, generator.normal(), np.float32)}
+        {
+            "sampler_logprob": (-generator.random(length) * 5).astype(np.float32),
+            "advantage": np.full(length, generator.normal(), np.float32),
+        }
         for length in lengths
     ]
     return [TrainingSequence(*parts) for parts in zip(tokens, masks, token_weights(masks, aggregation), columns)]
@@ -98,7 +101,10 @@ def group_batch():
     prompts = [generator.integers(3, 290, 24), generator.integers(3, 290, 18)]
     tokens = [np.concatenate([prompts[index // 3], generator.integers(3, 290, 2 + index)]).astype(np.int32) for index in range(6)]
     masks = [np.arange(len(item)) >= len(prompts[index // 3]) for index, item in enumerate(tokens)]
-    columns = [{"sampler_logprob": np.full(len(item), -5.0, np.float32), "advantage": np.full(len(item), generator.normal(), np.float32)} for item in tokens]
+    columns = [
+        {"sampler_logprob": np.full(len(item), -5.0, np.float32), "advantage": np.full(len(item), generator.normal(), np.float32)}
+        for item in tokens
+    ]
     return [TrainingSequence(*parts) for parts in zip(tokens, masks, token_weights(masks, "token"), columns)]
 
 
@@ -139,8 +145,14 @@ def test_the_same_seed_and_threads_give_the_same_bits(loaded):
 
 
 def test_a_step_raises_the_probability_of_good_tokens(network):
-    sequences = [TrainingSequence(item.token_ids, item.mask, item.weight, {**item.columns, "advantage": np.ones(len(item.mask), np.float32)}) for item in batch()]
-    sequences = [TrainingSequence(s.token_ids, s.mask, s.weight, {**s.columns, "sampler_logprob": p}) for s, p in zip(sequences, score_sequences(network, [s.token_ids for s in sequences]))]
+    sequences = [
+        TrainingSequence(item.token_ids, item.mask, item.weight, {**item.columns, "advantage": np.ones(len(item.mask), np.float32)})
+        for item in batch()
+    ]
+    sequences = [
+        TrainingSequence(s.token_ids, s.mask, s.weight, {**s.columns, "sampler_logprob": p})
+        for s, p in zip(sequences, score_sequences(network, [s.token_ids for s in sequences]))
+    ]
     before = np.concatenate([p[s.mask] for p, s in zip(score_sequences(network, [s.token_ids for s in sequences]), sequences)])
     done = update(network, MasterAdamW(trainable(network), Optimizer(learning_rate=1e-3)), sequences, method(), 1e-3, 64)
     after = np.concatenate([p[s.mask] for p, s in zip(score_sequences(network, [s.token_ids for s in sequences]), sequences)])
@@ -181,7 +193,7 @@ def test_the_reference_stays_where_the_stage_began(tiny_qwen3, model):
     network = load_model(tiny_qwen3, model, seed=0)
     if model.adapter.type == "lora":
         with torch.no_grad():
-            for name, parameter in trainable(network).items():
+            for parameter in trainable(network).values():
                 parameter.add_(0.05 * torch.ones_like(parameter))
     first = score_sequences(network, [item.token_ids for item in batch()])
     reference, optimizer = Reference(network, trainable(network)), MasterAdamW(trainable(network), Optimizer(learning_rate=1e-2))

@@ -20,7 +20,15 @@ def episode(reward, group=0, index=0, termination=Termination.FINISHED, tokens=3
     builder = SampleBuilder()
     builder.append([1, 2], Author.ENVIRONMENT)
     builder.append([5 + index] * tokens, Author.STUDENT, [-1.0 - index] * tokens)
-    return builder.build(episode=f"{group}-{index}", task=f"t{group}", group=group, index=index, reward=reward, termination=termination, policy_version=version)
+    return builder.build(
+        episode=f"{group}-{index}",
+        task=f"t{group}",
+        group=group,
+        index=index,
+        reward=reward,
+        termination=termination,
+        policy_version=version,
+    )
 
 
 def group(*rewards, number=0, **changes):
@@ -32,7 +40,9 @@ def credited(samples, **settings):
 
 
 def results_for(plan):
-    return [SequenceResult(*(np.full(item.mask.sum(), value, np.float32) for value in (-1.0, 0.5)), values(item)) for item in plan.sequences]
+    return [
+        SequenceResult(*(np.full(item.mask.sum(), value, np.float32) for value in (-1.0, 0.5)), values(item)) for item in plan.sequences
+    ]
 
 
 def values(item):

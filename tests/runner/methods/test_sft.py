@@ -15,7 +15,9 @@ TOKENIZER = tiny_tokenizer()
 
 
 def sft(first_step=1, seed=0, demonstrations=DEMONSTRATIONS, max_length=64, **settings):
-    return Sft(SftStage(**{"batch_size": 4, **settings}), demonstrations, TOKENIZER, seed=seed, first_step=first_step, max_length=max_length)
+    return Sft(
+        SftStage(**{"batch_size": 4, **settings}), demonstrations, TOKENIZER, seed=seed, first_step=first_step, max_length=max_length
+    )
 
 
 def drawn(method, step):
@@ -68,7 +70,12 @@ def test_a_long_demonstration_is_refused():
 def test_the_loss_is_the_mean_cross_entropy():
     method = sft()
     plan = method.plan(1)
-    results = [SequenceResult(*(np.full(item.mask.sum(), value, np.float32) for value in (-2.0, 0.5)), {"loss": np.full(item.mask.sum(), 2.0, np.float32)}) for item in plan.sequences]
+    results = [
+        SequenceResult(
+            *(np.full(item.mask.sum(), value, np.float32) for value in (-2.0, 0.5)), {"loss": np.full(item.mask.sum(), 2.0, np.float32)}
+        )
+        for item in plan.sequences
+    ]
     metrics, trained = method.report(plan, results)
     assert metrics["sft/loss"] == pytest.approx(2.0) and metrics["actor/entropy"] == pytest.approx(0.5)
     assert metrics["sft/tokens"] == sum(item.mask.sum() for item in plan.sequences) and trained == []

@@ -13,7 +13,6 @@ from runner.learning.logprobs import score_sequences
 from runner.models import loading, smollm2
 from runner.models.attention import packed_sdpa
 from runner.models.loading import ModelError, load_model, load_tokenizer, resolve_model, stop_token_ids
-from tests.runner.tiny_models import save_tiny
 
 
 @pytest.fixture
@@ -35,7 +34,10 @@ BROKEN = {
     "no folder": (lambda folder: shutil.rmtree(folder), "is no folder on this node"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     "a cut config": (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
-    "another architecture": (lambda folder: edit_config(folder, architectures=["BertModel"]), r"architectures \['BertModel'\].*no causal language model"),
+    "another architecture": (
+        lambda folder: edit_config(folder, architectures=["BertModel"]),
+        r"architectures \['BertModel'\].*no causal language model",
+    ),
     "no architecture": (lambda folder: edit_config(folder, architectures=None), "no causal language model"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), r"has no \*.safetensors"),
@@ -183,6 +185,8 @@ def test_the_bundled_model_converts_and_answers(tmp_path):
     found = resolve_model(BuiltinModel(name="smollm2-135m-instruct"), cache=tmp_path)
     assert stop_token_ids(found.path) == {2}
     tokenizer, network = load_tokenizer(found.path), load_model(found.path, Model(), seed=0)
-    likely, unlikely = (score_sequences(network, [tokenizer.encode(f"The capital of France is {city}")])[0][-1] for city in ("Paris", "Banana"))
+    likely, unlikely = (
+        score_sequences(network, [tokenizer.encode(f"The capital of France is {city}")])[0][-1] for city in ("Paris", "Banana")
+    )
     assert likely > unlikely + 5
     assert resolve_model(BuiltinModel(name="smollm2-135m-instruct"), cache=tmp_path) == found

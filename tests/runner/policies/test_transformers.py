@@ -95,7 +95,9 @@ def test_equal_prompts_are_computed_once(policy, monkeypatch):
         import runner.policies.transformers as module
 
         packed = module.pack
-        monkeypatch.setattr(module, "pack", lambda sequences, members, device: seen.append(len(sequences)) or packed(sequences, members, device))
+        monkeypatch.setattr(
+            module, "pack", lambda sequences, members, device: seen.append(len(sequences)) or packed(sequences, members, device)
+        )
         return original(self, prompts, longest)
 
     monkeypatch.setattr(type(policy), "_prefill", spy)

@@ -22,19 +22,20 @@ MARKED = ("checkpoint", "evaluation", "stage_started")
 
 @dataclass(frozen=True)
 class ChartSpec:
-    """One chart: its lines as the page's JSON, and the dictionary's entries behind its help."""
+    """One chart: its lines as the page's JSON, and the dictionary's entries behind its help. `wall` runs over seconds, not steps."""
 
     title: str
     lines: str
     metrics: list[Metric]
     stacked: bool = False
     unit: str = ""
+    wall: bool = False
 
 
-def chart(title: str, names: tuple[str, ...]) -> ChartSpec:
+def chart(title: str, names: tuple[str, ...], wall: bool = False) -> ChartSpec:
     metrics = [lookup(name) or Metric(name, name, "reported by the run; not in the dictionary") for name in names]
     lines = [{"name": name, "label": _label(metric, title)} for name, metric in zip(names, metrics, strict=True)]
-    return ChartSpec(title, json.dumps(lines), metrics, title in STACKED, metrics[0].unit)
+    return ChartSpec(title, json.dumps(lines), metrics, title in STACKED, metrics[0].unit, wall)
 
 
 def _label(metric: Metric, title: str) -> str:
@@ -56,20 +57,20 @@ class Group:
 
 
 def metric_groups(run: Run) -> list[Group]:
-    names = Series.objects.filter(run=run, axis=Axis.STEP).values_list("name", flat=True)
+    names = Series.objects.filter(run=run).values_list("name", flat=True)
     counts = Counter(name.partition("/")[0] for name in names)
     return [Group(name, count) for name, count in sorted(counts.items())]
 
 
 def found_charts(run: Run, search: str = "", group: str = "") -> tuple[list[ChartSpec], int]:
     """Charts of the metrics whose path holds every word of `search` and begins with `group`; and how many more there are."""
-    rows = Series.objects.filter(run=run, axis=Axis.STEP)
+    rows = Series.objects.filter(run=run)
     if group:
         rows = rows.filter(name__regex=rf"^{_escaped(group)}(/|$)")
     for word in search.split():
         rows = rows.filter(name__icontains=word)
-    names = list(rows.order_by("name").values_list("name", flat=True))
-    return [chart(name, (name,)) for name in names[:MOST_FOUND]], max(0, len(names) - MOST_FOUND)
+    found = list(rows.order_by("name", "axis").values_list("name", "axis"))
+    return [chart(name, (name,), axis == Axis.WALL) for name, axis in found[:MOST_FOUND]], max(0, len(found) - MOST_FOUND)
 
 
 def _escaped(text: str) -> str:

@@ -132,6 +132,9 @@ function span(view) {
 }
 
 /** @param {View} view */
+const isLarge = (view) => view.lines.some((line) => Math.abs(line.series?.latest ?? 0) >= 1e4);
+
+/** @param {View} view */
 function layout(view) {
   const c = colours();
   const scale = scaleOf(view.axis);
@@ -144,11 +147,11 @@ function layout(view) {
     hoverlabel: { bgcolor: c["--raised"], bordercolor: c["--line-strong"], font: { size: 11, color: c["--text"] } },
     xaxis: { ...axis, fixedrange: false, showgrid: false, anchor: "y2", hoverformat: view.axis === "wall" ? "%H:%M:%S" : ",d", type: view.axis === "wall" ? "date" : "linear",
       range: span(view), autorange: false, tickformat: view.axis === "wall" ? "" : "~s" },
-    yaxis: { ...axis, domain: [floor, 1], nticks: 5, exponentformat: "SI", tickformat: "~g" },
+    yaxis: { ...axis, domain: [floor, 1], nticks: 5, tickformat: isLarge(view) ? "~s" : "~g" },
     yaxis2: { domain: [0, 0.08], range: [-1, 1], visible: false, fixedrange: true },
     yaxis3: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true, domain: [floor, 1] },
     shapes: view.attempts.map(({ x }) => ({ type: "line", xref: "x", yref: "paper", x0: scale(x), x1: scale(x), y0: 0, y1: 1, line: { color: c["--line-strong"], width: 1, dash: "dot" } })),
-    annotations: view.attempts.map(({ number, x }) => ({ x: scale(x), y: 1, yref: "paper", text: `attempt ${number}`, showarrow: false, xanchor: "left", yanchor: "top", xshift: 3, font: { size: 9, color: c["--muted"] } })),
+    annotations: view.attempts.map(({ number, x }) => ({ x: scale(x), y: 1, yref: "paper", text: `attempt ${number}`, showarrow: false, bgcolor: c["--raised"], opacity: 0.85, xanchor: "left", yanchor: "top", xshift: 3, font: { size: 9, color: c["--muted"] } })),
   };
 }
 

@@ -7,13 +7,13 @@
 
 import { Chart } from "assay/chart.js";
 import { live } from "assay/live.js";
-import { emptyColumns, Series } from "assay/series.js";
+import { emptyColumns, ofSamples, Series } from "assay/series.js";
 import { fillTable, showLegend } from "assay/figure.js";
 
 /**
  * @typedef {{id: string, cursor: number, attempts: {number: number, first_step: number}[], live: boolean}} RunInfo
  * @typedef {{run: string, name: string, label: string, colour: number}} Wanted
- * @typedef {{series: Series, cursor: number, answer: import("assay/series.js").Answer}} Held
+ * @typedef {{series: Series, cursor: number}} Held
  * @typedef {{figure: HTMLElement, chart: Chart, wanted: Wanted[], near: boolean, visible: boolean, dirty: boolean, hidden: Set<string>}} Card
  * @typedef {{id: number, kind: string, step: number, at: string, data: Record<string, any>}} Event
  */
@@ -22,6 +22,7 @@ const BUCKETS = 600;
 const DRAW_EVERY = 1000;
 const MOST_DRAWN = 12;
 const ASK_AGAIN = 3000;
+const SAMPLE_EVERY = 15_000;
 const NAMES_AT_ONCE = 12;
 /** Events of the run that are marked below its charts, and the kind of mark. */
 const MARKS = { checkpoint: "checkpoint", evaluation: "evaluation", stage_started: "stage", incident: "incident" };
@@ -97,15 +98,33 @@ async function fetchPoints(run, names) {
     query.set("from", String(state.range[0]));
     query.set("to", String(state.range[1]));
   }
-  const response = await fetch(`${page.points.replace("RUN", run)}?${query}`, { headers: { Accept: "application/json" } });
+  const response = await fetch(`${page.points.replace("RUN", run)}?${query}`, { headers: { Accept: "application/json" } }).catch(() => null);
+  if (!response) return;
   if (!response.ok) return showFailure(run, names, response);
   /** @type {import("assay/series.js").Answer} */
   const answer = await response.json();
   const attempt = Math.max(1, ...answer.attempts.map((other) => other.number));
   for (const name of names) {
     const series = new Series(answer.series[name] ?? emptyColumns(), answer.width, attempt);
-    held.set(key(run, name), { series, cursor: answer.cursor, answer });
+    held.set(key(run, name), { series, cursor: answer.cursor });
     markDirty(run, name);
+  }
+  drawDue();
+}
+
+/** Charts over wall seconds (memory, processor) read the newest samples; the socket carries none. */
+async function fetchSamples() {
+  const near = [...cards.values()].filter((card) => card.near && "wall" in card.figure.dataset);
+  const [run] = page.runs;
+  const names = [...new Set(near.flatMap((card) => card.wanted.map((wanted) => wanted.name)))];
+  for (let at = 0; at < names.length; at += NAMES_AT_ONCE) {
+    const query = new URLSearchParams(names.slice(at, at + NAMES_AT_ONCE).map((name) => ["names", name]));
+    const response = await fetch(`${page.points.replace("RUN", run.id).replace(/points$/, "samples")}?${query}`).catch(() => null);
+    if (!response?.ok) return;
+    for (const [name, samples] of Object.entries((await response.json()).series)) {
+      held.set(key(run.id, name), { series: ofSamples(samples), cursor: Infinity });
+      markDirty(run.id, name);
+    }
   }
   drawDue();
 }
@@ -220,6 +239,7 @@ function onVisible(entry) {
 
 /** Ask for what the card lacks. @param {Card} card */
 function need(card) {
+  if ("wall" in card.figure.dataset) return void fetchSamples();
   for (const { run, name } of card.wanted) if (!held.has(key(run, name))) ask(run, name);
   drawDue();
 }
@@ -263,7 +283,7 @@ function draw(card) {
   showLegend(card.figure, lines, card.hidden);
   if (empty) return;
   card.chart.draw({
-    lines: shown, stacked: "stacked" in card.figure.dataset, smoothing: state.smoothing, axis: state.axis, attempts: boundaries(), marks: marks(),
+    lines: shown, stacked: "stacked" in card.figure.dataset, smoothing: state.smoothing, ...("wall" in card.figure.dataset ? { axis: "wall", attempts: [], marks: [] } : { axis: state.axis, attempts: boundaries(), marks: marks() }),
   });
   fillTable(card.figure, lines, state.axis);
 }
@@ -296,17 +316,23 @@ function textOf(event) {
 /** Look closer: the server cuts new buckets. @param {[number, number] | null} range in steps */
 function zoom(range) {
   state.range = range && [Math.max(0, Math.floor(range[0])), Math.max(1, Math.ceil(range[1]))];
+  askAnew();
+}
+
+/** Another axis or zoom: nothing that was drawn holds any more. */
+function askAnew() {
+  writeState();
+  held.clear();
+  for (const card of cards.values()) card.dirty = true;
   askAll();
 }
 
-/** Axis, zoom or time moved on: every chart asks again, the near ones now. */
+/** Ask for all that is near the viewport; what is drawn stays until the answer is there. */
 function askAll() {
-  writeState();
-  held.clear();
   for (const card of cards.values()) {
-    card.dirty = true;
-    if (card.near) need(card);
+    if (card.near && !("wall" in card.figure.dataset)) for (const { run, name } of card.wanted) ask(run, name);
   }
+  fetchSamples();
 }
 
 function showControls() {
@@ -324,7 +350,7 @@ function onClick(event) {
   if (axis) {
     state.axis = /** @type {typeof state.axis} */ (axis.dataset.axis);
     state.range = null;
-    askAll();
+    askAnew();
   }
   if (target.closest("[data-zoom-reset]")) zoom(null);
   const card = cards.get(/** @type {Element} */ (target.closest("figure[data-lines]")));
@@ -375,6 +401,7 @@ export function startDashboard(onRunFrame = () => {}, wants = {}) {
   document.addEventListener("htmx:afterSettle", scan);
   document.addEventListener("visibilitychange", drawDue);
   setInterval(drawDue, DRAW_EVERY);
+  if (page.runs.some((run) => run.live)) setInterval(fetchSamples, SAMPLE_EVERY);
   page.events.forEach(addMark);
   showControls();
   scan();

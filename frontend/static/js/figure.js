@@ -6,12 +6,14 @@
 
 const MISSING = "–";
 const MOST_ROWS = 200;
+const LARGE = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
 
 /** @param {number | null | undefined} value @returns {string} */
 export function written(value) {
   if (value === null || value === undefined) return MISSING;
   const size = Math.abs(value);
-  if (size >= 1e5 || (size > 0 && size < 1e-3)) return value.toExponential(2).replace("-", "−");
+  if (size >= 1e5) return LARGE.format(value).replace("-", "−");
+  if (size > 0 && size < 1e-3) return value.toExponential(2).replace("-", "−");
   return Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 4 }).replaceAll(",", "\u2009").replace("-", "−");
 }
 

@@ -139,6 +139,7 @@ class Live {
 
 /** @param {number | null} seconds until the next try; null when connected */
 function showLost(seconds) {
+  document.documentElement.dataset.connection = seconds === null ? "live" : "lost";
   const banner = /** @type {HTMLElement | null} */ (document.querySelector("[data-live-banner]"));
   if (!banner) return;
   banner.hidden = seconds === null;

@@ -32,8 +32,8 @@ async function patch() {
   if (!url || document.hidden) return;
   const ids = [...stale];
   stale.clear();
-  const response = await fetch(`${url}?ids=${ids.join(",")}`);
-  if (!response.ok) return;
+  const response = await fetch(`${url}?ids=${ids.join(",")}`).catch(() => null);
+  if (!response?.ok) return;
   const table = document.createElement("table");
   table.innerHTML = await response.text();
   for (const fresh of table.querySelectorAll("tr")) replaceRow(fresh);

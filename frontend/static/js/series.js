@@ -89,6 +89,16 @@ export class Series {
 }
 
 /**
+ * A series over wall seconds, each sample its own bucket.
+ * @param {[wall: number, value: number | string][]} samples @returns {Series}
+ */
+export function ofSamples(samples) {
+  const series = new Series(emptyColumns(), 1, 1);
+  samples.forEach(([wall, value], index) => series.merge(1, index, value, wall));
+  return series;
+}
+
+/**
  * Exponential moving average, corrected for its start so that the first values are not pulled to zero.
  * @param {(number | null)[]} values @param {number} weight 0 (none) to below 1 @returns {(number | null)[]}
  */

@@ -1,0 +1,81 @@
+/** The launch page: ask the server to check while the form is filled in, and show each problem at its field. */
+
+const form = /** @type {HTMLFormElement} */ (document.getElementById("launch-form"));
+const fields = /** @type {HTMLElement} */ (document.getElementById("launch-fields"));
+const text = /** @type {HTMLElement} */ (document.getElementById("launch-text"));
+const QUIET_MS = 350;
+let timer = 0;
+
+function askForCheck() {
+  clearTimeout(timer);
+  timer = window.setTimeout(() => document.body.dispatchEvent(new CustomEvent("assay:check")), QUIET_MS);
+}
+
+/** Writes the server's findings beside the fields they name, or beside the nearest field above. */
+function showProblems() {
+  const found = JSON.parse(document.getElementById("launch-problems")?.textContent ?? "[]");
+  for (const place of fields.querySelectorAll("[data-problem]")) setProblem(/** @type {HTMLElement} */ (place), "");
+  for (const { pointer, message } of found) {
+    const place = placeOf(pointer);
+    if (place) setProblem(place, message);
+  }
+}
+
+/** @param {string} pointer @returns {HTMLElement | null} */
+function placeOf(pointer) {
+  for (let path = pointer; path; path = path.slice(0, path.lastIndexOf("/"))) {
+    const place = fields.querySelector(`[data-problem="${CSS.escape(path)}"]`);
+    if (place) return /** @type {HTMLElement} */ (place);
+  }
+  return null;
+}
+
+/** @param {HTMLElement} place @param {string} message */
+function setProblem(place, message) {
+  place.textContent = message;
+  place.hidden = !message;
+  const input = place.parentElement?.matches(".input") ? place.parentElement.querySelector("input, select, textarea") : null;
+  if (message) input?.setAttribute("aria-invalid", "true");
+  else input?.removeAttribute("aria-invalid");
+}
+
+/** @param {HTMLElement} button */
+function openDoor(button) {
+  const isForm = button.dataset.door === "form";
+  fields.hidden = !isForm;
+  text.hidden = isForm;
+  for (const other of form.querySelectorAll("[data-door]")) {
+    const chosen = String(other === button);
+    other.setAttribute("aria-selected", chosen);
+    other.setAttribute("aria-pressed", chosen);
+  }
+}
+
+/** @param {MouseEvent} event */
+function onClick(event) {
+  const target = /** @type {HTMLElement} */ (event.target);
+  const door = /** @type {HTMLElement | null} */ (target.closest("[data-door]"));
+  if (door) openDoor(door);
+  const link = /** @type {HTMLElement | null} */ (target.closest("[data-goto]"));
+  if (!link) return;
+  event.preventDefault();
+  const place = placeOf(link.dataset.goto ?? "");
+  place?.scrollIntoView({ block: "center" });
+  /** @type {HTMLElement | null | undefined} */ (place?.parentElement?.querySelector("input, select, textarea"))?.focus();
+}
+
+form.addEventListener("input", (event) => {
+  const box = /** @type {HTMLInputElement} */ (event.target);
+  if ("advanced" in box.dataset) form.classList.toggle("advanced", box.checked);
+  else askForCheck();
+});
+form.addEventListener("submit", () => {
+  const button = /** @type {HTMLButtonElement} */ (document.querySelector("[data-launch]"));
+  button.disabled = true;
+});
+window.addEventListener("pageshow", () => (/** @type {HTMLButtonElement} */ (document.querySelector("[data-launch]")).disabled = false));
+document.addEventListener("click", onClick);
+document.addEventListener("htmx:afterSwap", (event) => {
+  if (/** @type {HTMLElement} */ (event.target).id === "launch-rail") showProblems();
+  else if (fields.contains(/** @type {HTMLElement} */ (event.target))) askForCheck();
+});

@@ -75,7 +75,7 @@ def test_episodes_carry_five_events_and_readable_tokens(unbroken):
     episodes = [events for events in unbroken.episodes().values() if events["started"][0]["purpose"] == "train"]
     assert len(episodes) == 5 * 16
     for events in episodes:
-        assert {kind: len(found) for kind, found in events.items()} == {"started": 1, "turn": 2, "finished": 1, "graded": 1, "trained": 1}
+        assert {kind: len(found) for kind, found in events.items()} == {"started": 1, "turn": 3, "finished": 1, "graded": 1, "trained": 1}
         started, finished, trained = events["started"][0], events["finished"][0], events["trained"][0]
         assert 4 <= started["step"] <= 8 and started["stage"] == 1 and started["policy_version"] == started["step"] - 1 == finished["policy_version"]
         sampled, learned = Trace.open(blobs[finished["sampled"]]), Trace.open(blobs[trained["trained"]])

@@ -1,58 +1,18 @@
-import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from runner.reporting.control import ClaimRefused, Control, Fenced, Unreachable
 from runner.reporting.emitter import Emitter
 from runner.reporting.heartbeat import Component, Heartbeat, StopRequest, Vitals
-
-
-class ControlPlane:
-    """Answers control requests from a table and remembers them."""
-
-    def __init__(self):
-        self.seen, self.answers = [], {}
-        plane = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self._answer(body)
-
-            def do_GET(self):
-                self._answer(None)
-
-            def _answer(self, body):
-                name = self.path.rsplit("/", 1)[-1]
-                plane.seen.append((name, body, self.headers.get("Authorization")))
-                answer = plane.answers.get(name, (200, {}))
-                status, reply = answer(sum(seen[0] == name for seen in plane.seen)) if callable(answer) else answer
-                payload = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *arguments):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def bodies(self, name):
-        return [body for seen, body, _ in self.seen if seen == name]
+from tests.runner.fake_control import ControlPlane
 
 
 @pytest.fixture
 def plane():
     plane = ControlPlane()
     yield plane
-    plane.server.shutdown()
-    plane.server.server_close()
+    plane.close()
 
 
 @pytest.fixture

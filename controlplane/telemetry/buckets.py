@@ -51,7 +51,7 @@ def nice_width(first: int, last: int, buckets: int) -> int:
     """
     # 50 is left out: it would read the raw points of the longest ranges, where 100 reads a hundredth as many rollups.
     widths = (digit * 10**power for power in count() for digit in (1, 2, 5) if digit * 10**power != 50)
-    return next(width for width in widths if last // width - first // width < max(buckets, 2))
+    return next(width for width in widths if last // width - first // width < buckets)
 
 
 @dataclass(frozen=True)

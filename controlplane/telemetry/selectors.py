@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from django.db import connection
 
 from controlplane.runs.models import Attempt, Run
@@ -212,12 +212,12 @@ def search_logs(run: Run, *, search: str = "", components: Sequence[str] = (), l
 async def export_csv(run: Run, names: Sequence[str] = ()) -> AsyncIterator[bytes]:
     """Every raw point of `names` (all when empty), hidden ones too, as CSV in pages: the whole is never in memory."""
     series = Series.objects.filter(run=run, axis=Axis.STEP).order_by("name")
-    chosen = await sync_to_async(list)((series.filter(name__in=names) if names else series).values_list("id", "name"))
-    visible = {part.attempt: part for part in await sync_to_async(segments_of)(run)}
+    chosen = await database_sync_to_async(list)((series.filter(name__in=names) if names else series).values_list("id", "name"))
+    visible = {part.attempt: part for part in await database_sync_to_async(segments_of)(run)}
     yield b"name,attempt,step,value,wall,visible\r\n"
     for id, name in chosen:
         after = (-1, -1)
-        while page := await sync_to_async(_export_page)(id, after):
+        while page := await database_sync_to_async(_export_page)(id, after):
             after = page[-1][:2]
             yield "".join(_csv_line(name, visible, *row) for row in page).encode()
 

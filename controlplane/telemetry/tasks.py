@@ -1,6 +1,6 @@
 """Housekeeping: blobs that no row names."""
 
-import time
+from time import time
 
 from celery import shared_task
 
@@ -14,7 +14,7 @@ _NAMED_BY = ((Episode, "sampled"), (Episode, "trained"), (Episode, "token_texts"
 @shared_task
 def sweep() -> int:
     """Sweep one of the store's 256 folders, another one every minute; returns how many blobs went."""
-    return storage.sweep(storage.PREFIXES[int(time.time() // 60) % len(storage.PREFIXES)], named_blobs)
+    return storage.sweep(storage.PREFIXES[int(time() // 60) % len(storage.PREFIXES)], named_blobs)
 
 
 def named_blobs(digests: list[str]) -> set[str]:

@@ -1,0 +1,38 @@
+"""The sweep keeps every blob that a row names, whichever column names it."""
+
+import os
+import uuid
+
+import pytest
+
+from controlplane import storage
+from controlplane.banks.models import Bank, BankVersion
+from controlplane.episodes.models import Episode
+from controlplane.telemetry import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+def old(content: bytes) -> str:
+    name = storage.put(content)
+    os.utime(storage.blob_path(name), (1, 1))
+    return name
+
+
+def test_named_blobs_stay_and_the_rest_goes(run, team):
+    named = {column: old(column.encode()) for column in ("sampled", "trained", "token_texts")}
+    Episode.objects.create(id=uuid.uuid4(), run=run, attempt=1, task="t", **named)
+    bank = old(b"bank")
+    BankVersion.objects.create(bank=Bank.objects.create(team=team, slug="quiz", name="Quiz", environment="quiz"), number=1, digest="d", blob=bank, size=4)
+    orphan = old(b"orphan")
+    assert sum(storage.sweep(prefix, tasks.named_blobs) for prefix in storage.PREFIXES) == 1
+    assert all(storage.exists(name) for name in [*named.values(), bank]) and not storage.exists(orphan)
+
+
+def test_every_folder_has_its_minute(monkeypatch):
+    swept = []
+    monkeypatch.setattr(storage, "sweep", lambda prefix, named: swept.append(prefix) or 0)
+    for minute in range(256):
+        monkeypatch.setattr(tasks, "time", lambda minute=minute: minute * 60.0 + 1)
+        tasks.sweep()
+    assert sorted(swept) == storage.PREFIXES

@@ -1,12 +1,17 @@
 from django.urls import path
 
-from controlplane.runs import compare_views, run_views, views
+from controlplane.runs import compare_views, launch_views, run_views, views
 
 urlpatterns = [
     path("runs", views.run_list, name="runs"),
     path("runs/rows", views.run_rows, name="run-rows"),
     path("runs/bulk", views.bulk, name="runs-bulk"),
     path("compare", compare_views.compare, name="compare"),
+    path("launch", launch_views.launch, name="launch"),
+    path("launch/check", launch_views.check, name="launch-check"),
+    path("launch/union", launch_views.union, name="launch-union"),
+    path("launch/stages", launch_views.stages, name="launch-stages"),
+    path("launch/text", launch_views.text, name="launch-text"),
     path("runs/<uuid:pk>", run_views.overview, name="run"),
     path("runs/<uuid:pk>/header", run_views.header, name="run-header"),
     path("runs/<uuid:pk>/metrics", run_views.metrics, name="run-metrics"),

@@ -1,0 +1,169 @@
+"""The launch page: a form made from the schema, checked while it is filled in."""
+
+import hashlib
+import uuid
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import BadRequest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from controlplane.accounts.idempotency import KeyBusy, KeyReused, once
+from controlplane.accounts.roles import require
+from controlplane.accounts.selectors import team_for
+from controlplane.runs import forms
+from controlplane.runs.forms.text import as_cli, as_python, as_yaml
+from controlplane.runs.launch import check_launch
+from controlplane.runs.models import Run
+from controlplane.runs.services import do_launch
+from runner.contract.parse import FieldError, InvalidDocument
+from runner.contract.presets import PRESETS, find
+
+BLANK = {"name": "", "stages": [{"type": "grpo"}]}
+DOORS = (("yaml", "YAML", as_yaml), ("cli", "Command line", as_cli), ("python", "Python", as_python))
+
+
+@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def launch(request: HttpRequest) -> HttpResponse:
+    """The form; posted, the run. A second submission of the same page leads to the first one's run."""
+    require(request.user, team_for(request.user, request.GET.get("team")), "run.launch")
+    if request.method == "POST":
+        return _submit(request)
+    parent = _parent(request.GET.get("clone"), request)
+    preset = request.GET.get("preset", "")
+    document = parent.document if parent else _starting_document(preset)
+    return _page(request, forms.build_form(document), document, parent)
+
+
+def _starting_document(preset: str) -> dict:
+    try:
+        return find(preset).start() if preset else BLANK
+    except KeyError as error:
+        raise Http404(error.args[0]) from None
+
+
+def _parent(identifier: str | None, request: HttpRequest) -> Run | None:
+    if not identifier:
+        return None
+    try:
+        pk = uuid.UUID(identifier)
+    except ValueError:
+        raise Http404("no such run") from None
+    return get_object_or_404(Run.objects.for_user(request.user), pk=pk)
+
+
+def _page(request: HttpRequest, form: forms.Form, document: dict, parent: Run | None, status: int = 200) -> HttpResponse:
+    label = document.get("preset") if isinstance(document.get("preset"), str) else ""
+    preset = PRESETS.get(label.partition("@")[0])
+    context = {
+        "form": form,
+        "parent": parent,
+        "preset": preset,
+        "presets": PRESETS.values(),
+        "sources": preset.sources if preset else {},
+        "token": uuid.uuid4().hex,
+        "team": request.GET.get("team", ""),
+        "doors": [(key, label) for key, label, _ in DOORS],
+    }
+    return render(request, "launch/launch.html", context, status=status)
+
+
+def _submit(request: HttpRequest) -> HttpResponse:
+    """Launch once a form token; on refusal show the same form with each error at its field."""
+    posted = forms.read_post(request.POST)
+    parent = _parent(request.POST.get("parent"), request)
+    team = team_for(request.user, request.GET.get("team"))
+    try:
+        if posted.errors:
+            raise InvalidDocument(posted.check()[1])
+        status, run, replayed = once(
+            request.user, "POST /launch", _token(request), _fingerprint(posted.document), lambda: (201, str(do_launch(request.user, team, posted.document, parent).pk))
+        )
+    except InvalidDocument as invalid:
+        return _refuse(request, posted, parent, invalid.errors)
+    except (KeyReused, KeyBusy):
+        error = FieldError("", "this page already launched a run with other values; check the form and launch again to start a second one")
+        return _refuse(request, posted, parent, [error], 409)
+    if replayed:
+        messages.info(request, "This form was already submitted; here is its run.")
+    return redirect(reverse("run", args=[run]))
+
+
+def _token(request: HttpRequest) -> str:
+    token = request.POST.get("token", "")
+    if not token.isalnum() or len(token) != 32:
+        raise BadRequest("the form's token is missing; reload the page")
+    return token
+
+
+def _fingerprint(document: dict) -> str:
+    return hashlib.sha256(as_yaml(document).encode()).hexdigest()
+
+
+def _refuse(request: HttpRequest, posted: forms.Posted, parent: Run | None, errors: list[FieldError], status: int = 422) -> HttpResponse:
+    return _page(request, forms.build_form(posted.document, errors, posted.typed), posted.document, parent, status)
+
+
+@login_required
+@require_POST
+def check(request: HttpRequest) -> HttpResponse:
+    """The rail: what the document costs and what is wrong with it, before anything is spent."""
+    posted = forms.read_post(request.POST)
+    parent = _parent(request.POST.get("parent"), request)
+    checked = check_launch(request.user, team_for(request.user, request.GET.get("team")), posted.document, with_forecast=True)
+    unreadable = {error.pointer for error in posted.errors}
+    errors = [*posted.errors, *(error for error in checked.errors if error.pointer not in unreadable)]
+    context = {
+        "checked": checked,
+        "errors": errors,
+        "found": [{"pointer": error.pointer, "message": error.message} for error in errors],
+        "changes": forms.diff(parent.document, posted.document) if parent else [],
+        "parent": parent,
+    }
+    return render(request, "launch/_rail.html", context)
+
+
+@login_required
+@require_POST
+def union(request: HttpRequest) -> HttpResponse:
+    """One union of the form as another variant; values of fields of the same name stay."""
+    pointer = request.GET.get("pointer", "")
+    try:
+        field = forms.subtree(pointer, request.POST.get(f"{pointer}/type", ""), request.POST)
+    except KeyError as error:
+        raise Http404(error.args[0]) from None
+    return render(request, "launch/_field.html", {"field": field})
+
+
+@login_required
+@require_POST
+def stages(request: HttpRequest) -> HttpResponse:
+    """The list of stages with one added, removed or moved."""
+    act, index, tag = request.GET.get("act"), request.GET.get("index", "0"), request.GET.get("type", "")
+    if not index.isdigit():
+        raise BadRequest("index must be a whole number")
+    if act == "add":
+        values = forms.add_item(request.POST, "/stages", tag)
+    elif act == "remove":
+        values = forms.remove_item(request.POST, "/stages", int(index))
+    elif act in ("up", "down"):
+        values = forms.move_item(request.POST, "/stages", int(index), -1 if act == "up" else 1)
+    else:
+        raise BadRequest("act must be add, remove, up or down")
+    posted = forms.read_post(values)
+    return render(request, "launch/_field.html", {"field": forms.build_form(posted.document, (), posted.typed).field("/stages")})
+
+
+@login_required
+@require_POST
+def text(request: HttpRequest) -> HttpResponse:
+    """The document that the form says, in the words of another door."""
+    doors = {key: write for key, _, write in DOORS}
+    door = request.GET.get("door", "")
+    if door not in doors:
+        raise Http404(f"no door {door!r}")
+    return render(request, "launch/_text.html", {"text": doors[door](forms.read_post(request.POST).document)})

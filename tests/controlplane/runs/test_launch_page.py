@@ -1,0 +1,105 @@
+"""The launch page: shows every field, refuses at the field, launches once."""
+
+import uuid
+
+import pytest
+from django.urls import reverse
+
+from controlplane.runs.models import Run
+from runner.contract.presets import PRESETS
+from tests.controlplane.factories import make_run
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def browser(client, owner):
+    client.force_login(owner)
+    return client
+
+
+def entries(**changes) -> dict:
+    return {"token": uuid.uuid4().hex, "/name": "from the form", "/stages/0/type": "grpo", **changes}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_fills_the_form_and_says_where_its_values_come_from(browser, preset):
+    page = browser.get(reverse("launch"), {"preset": preset})
+    assert page.status_code == 200
+    assert PRESETS[preset].document["name"] in page.content.decode()
+    assert all(source in page.content.decode() for pointer, source in PRESETS[preset].sources.items() if pointer.count("/") > 2)
+
+
+def test_an_unknown_preset_is_not_found(browser):
+    assert browser.get(reverse("launch"), {"preset": "nothing"}).status_code == 404
+
+
+def test_a_wrong_field_comes_back_as_typed_with_its_error(browser):
+    answer = browser.post(reverse("launch"), entries(**{"/stages/0/group_size": "seven", "/stages/0/batch_size": "64"}))
+    page = answer.content.decode()
+    assert answer.status_code == 422 and 'value="seven"' in page and "Nothing was launched" in page
+    assert not Run.objects.exists()
+
+
+def test_a_missing_bank_is_refused_before_anything_is_queued(browser):
+    answer = browser.post(reverse("launch"), entries(**{"/environment/bank": "nowhere"}))
+    assert answer.status_code == 422 and "no such bank" in answer.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_two_tabs_submitting_once_make_one_run(browser, bank):
+    form = entries()
+    first, second = browser.post(reverse("launch"), form), browser.post(reverse("launch"), form)
+    assert first.status_code == second.status_code == 302
+    assert first.url == second.url
+    assert Run.objects.count() == 1
+
+
+def test_a_used_form_with_other_values_asks_again(browser, bank):
+    form = entries()
+    browser.post(reverse("launch"), form)
+    answer = browser.post(reverse("launch"), {**form, "/name": "another"})
+    assert answer.status_code == 409 and Run.objects.count() == 1
+
+
+def test_the_rail_says_cost_and_problems(browser, bank):
+    good = browser.post(reverse("launch-check"), entries()).content.decode()
+    assert "Ready to launch" in good and "steps over 1 stages" in good
+    bad = browser.post(reverse("launch-check"), entries(**{"/stages/0/group_size": "7"})).content.decode()
+    assert "1 to correct" in bad and "/stages/0/group_size" in bad
+
+
+def test_changing_a_variant_keeps_values_of_the_same_name(browser):
+    values = entries(**{"/stages/0/type": "sft", "/stages/0/steps": "77"})
+    page = browser.post(reverse("launch-union") + "?pointer=/stages/0", values).content.decode()
+    assert 'value="77"' in page and "Batch size" in page
+
+
+def test_stages_are_added_and_removed(browser):
+    added = browser.post(reverse("launch-stages") + "?act=add&type=sft", entries()).content.decode()
+    assert "Stage 2" in added
+    removed = browser.post(reverse("launch-stages") + "?act=remove&index=0", entries()).content.decode()
+    assert "Stage 1" not in removed
+
+
+@pytest.mark.parametrize("door", ["yaml", "cli", "python"])
+def test_the_same_document_in_other_words(browser, door):
+    assert "from the form" in browser.post(reverse("launch-text") + f"?door={door}", entries()).content.decode()
+
+
+def test_a_clone_shows_what_differs_from_its_parent(browser, team, bank):
+    parent = make_run(team)
+    page = browser.get(reverse("launch"), {"clone": parent.pk})
+    assert f'value="{parent.pk}"' in page.content.decode()
+    rail = browser.post(reverse("launch-check"), entries(parent=str(parent.pk))).content.decode()
+    assert "/name" in rail
+
+
+def test_another_team_cannot_clone(client, outsider, team):
+    client.force_login(outsider)
+    assert client.get(reverse("launch"), {"clone": make_run(team).pk}).status_code == 404
+
+
+def test_a_viewer_cannot_launch(client, viewer):
+    client.force_login(viewer)
+    assert client.get(reverse("launch")).status_code == 403

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db.models import Prefetch, Sum
+from django.db.models import Case, Prefetch, Sum, When
 from django.utils import timezone
 
 from controlplane.cluster.allocator import Amount, Bundle, Holding, Request, decide, explain_impossible
 from controlplane.cluster.models import Grant, GrantState, Node, NodeState, ReconcilerTick, Share
+from controlplane.runs.models import Run
+from runner.contract.states import RunState
 
 # Ray was asked at most this long ago; an older capacity grants nothing.
 FRESH = timedelta(seconds=30)
@@ -59,6 +61,22 @@ def why_would_wait(bundles: tuple[Bundle, ...]) -> str | None:
     """The sentence a run of `bundles` would show if it were first in the queue now; None when it would start."""
     [decision] = decide([Request("forecast", bundles)], capacity(Node.objects.all()), holdings())
     return None if decision.places else decision.why
+
+
+def team_ids(user) -> set[int]:
+    """Teams whose rows the request may see."""
+    teams = set(user.memberships.values_list("team_id", flat=True))
+    return teams if user.token is None else teams & {user.token.team_id}
+
+
+def queue(user) -> list[Run]:
+    """The user's waiting runs in the order in which they are considered; `position` counts the runs of every team."""
+    waiting = Run.objects.filter(state=RunState.QUEUED).annotate(reserves=Case(When(reservation=None, then=1), default=0))
+    places = {key: place for place, key in enumerate(waiting.order_by("reserves", "-priority", "queued_at", "pk").values_list("pk", flat=True), start=1)}
+    mine = list(Run.objects.for_user(user).filter(pk__in=places).select_related("project", "owner", "reservation").defer("config", "document"))
+    for run in mine:
+        run.position = places[run.pk]
+    return sorted(mine, key=lambda run: run.position)
 
 
 def quarantined():

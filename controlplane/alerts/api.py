@@ -1,0 +1,44 @@
+"""REST: what the rules found in a run."""
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from ninja import Field, Query, Router, Schema
+
+from controlplane.alerts import selectors
+from controlplane.alerts.models import Incident
+from controlplane.api.pagination import Page, Paging
+from controlplane.runs.models import Run
+from controlplane.telemetry.text import json_number
+
+router = Router(tags=["alerts"])
+
+
+class IncidentOut(Schema):
+    id: int
+    run: UUID = Field(alias="run_id")
+    rule: str
+    metric: str
+    severity: str
+    value: float | Literal["NaN", "Infinity", "-Infinity"] | None
+    limit: float | None
+    message: str
+    advice: str
+    opened_step: int | None
+    opened_at: datetime
+    closed_step: int | None
+    closed_at: datetime | None
+
+    @staticmethod
+    def resolve_value(incident: Incident) -> float | str | None:
+        return None if incident.value is None else json_number(incident.value)
+
+
+@router.get("/runs/{uuid:run_id}/incidents", response=Page[IncidentOut])
+def list_incidents(request: HttpRequest, run_id: UUID, paging: Query[Paging]):
+    """Newest first; one that is open has no `closed_at`."""
+    run = get_object_or_404(Run.objects.for_user(request.user), pk=run_id)
+    return paging.page(selectors.incidents(request.user).filter(run=run), "-opened_at", "-id")

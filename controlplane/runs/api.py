@@ -1,0 +1,324 @@
+"""REST: launch and check, lists, one run, its verbs, its log, and what differs between runs."""
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Prefetch, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from ninja import Body, Field, Query, Router, Schema, Status
+
+from controlplane.accounts.selectors import team_for
+from controlplane.api.idempotency import idempotent
+from controlplane.api.pagination import Page, Paging
+from controlplane.api.problems import Problem
+from controlplane.api.rate_limit import limited
+from controlplane.api.schemas import Input
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.runs import selectors, services
+from controlplane.runs.forms.diff import MAX_COMPARED
+from controlplane.runs.forms.schema import ABSENT
+from controlplane.runs.launch import check_launch
+from controlplane.runs.listing import RunFilters
+from controlplane.runs.models import Attempt, Run, RunEvent
+from controlplane.telemetry.delta import run_state
+from runner.contract.parse import FieldError
+from runner.contract.states import RunState
+
+router = Router(tags=["runs"])
+
+SHOWN_OF_ATTEMPTS = ("run_id", "number", "state", "phase", "contact_lost_at", "first_step", "running_at")
+SORTS = {"created": "created_at", "name": "name", "step": "step"}
+
+
+# ---------------------------------------------------------------- answers
+class RunOut(Schema):
+    id: UUID
+    team: str = Field(alias="project.team.slug")
+    project: str = Field(alias="project.slug")
+    name: str
+    experiment: str
+    tags: list[str]
+    state: str
+    reason: str
+    waiting: str = Field(description="Why a waiting run waits.")
+    step: int
+    total_steps: int
+    latest: dict[str, Any] = Field(description="Headline → {value, step, attempt}; a headline that was never reported is absent.")
+    method: str
+    model: str
+    environment: str
+    seed: int
+    priority: int
+    owner: str | None
+    parent: UUID | None = Field(alias="parent_id")
+    config_hash: str
+    attempt: int | None = Field(description="Number of the newest attempt.")
+    attempt_state: str | None
+    phase: str
+    contact_lost: bool
+    eta_s: float | None
+    created_at: datetime
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    archived_at: datetime | None
+
+    @staticmethod
+    def resolve_owner(run: Run) -> str | None:
+        return run.owner.username if run.owner else None
+
+
+class AttemptOut(Schema):
+    number: int
+    state: str
+    reason: str
+    first_step: int | None
+    resumed_from: UUID | None = Field(alias="resumed_from_id")
+    host: str
+    components: dict[str, Any]
+    devices: list[Any]
+    ray_status: str
+    exit_record: dict[str, Any] | None
+    grant: str
+    points_accepted: int
+    points_repeated: int
+    points_conflicting: int
+    batches_refused: int
+    writes_fenced: int
+    created_at: datetime
+    running_at: datetime | None
+    ended_at: datetime | None
+
+    @staticmethod
+    def resolve_grant(attempt: Attempt) -> str:
+        return attempt.grant.state if hasattr(attempt, "grant") else "none"
+
+
+class ChangeOut(Schema):
+    pointer: str
+    before: Any
+    after: Any
+
+
+class RunDetail(RunOut):
+    attempts: list[AttemptOut]
+    document: dict[str, Any] = Field(description="As it was typed; the resolved one is at /config.")
+    changes: list[ChangeOut] = Field(description="Against the parent; a side that has no such field is null.")
+
+
+class FieldErrorOut(Schema):
+    pointer: str
+    message: str
+    value: Any
+
+
+class CheckOut(Schema):
+    config: dict[str, Any] | None
+    config_hash: str | None
+    errors: list[FieldErrorOut]
+    warnings: list[FieldErrorOut]
+    forecast: dict[str, Any] | None
+
+
+class EventOut(Schema):
+    id: int
+    at: datetime
+    kind: str
+    attempt: int | None
+    step: int | None
+    data: dict[str, Any]
+    actor: str | None
+
+    @staticmethod
+    def resolve_actor(event: RunEvent) -> str | None:
+        return event.actor.username if event.actor else None
+
+
+class DifferingField(Schema):
+    pointer: str
+    values: list[Any]
+    present: list[bool] = Field(description="False where that run has no such field at all.")
+
+
+class DifferencesOut(Schema):
+    runs: list[RunOut]
+    fields: list[DifferingField]
+
+
+# ---------------------------------------------------------------- questions
+class RunQuery(Schema):
+    state: list[RunState] = []
+    search: str = Field("", max_length=200, description="In name, experiment and tags, or the beginning of an id.")
+    tag: str = Field("", max_length=60)
+    project: list[str] = []
+    owner: list[str] = []
+    method: list[str] = []
+    model: list[str] = []
+    environment: list[str] = []
+    experiment: list[str] = []
+    archived: bool = False
+    sort: Literal["created", "-created", "name", "-name", "step", "-step"] = "-created"
+
+
+class Resume(Input):
+    checkpoint: UUID | None = None
+
+
+class Clone(Input):
+    changes: dict[str, Any] = {}
+
+
+class RunChange(Input):
+    archived: bool | None = None
+    priority: int | None = None
+
+
+# ---------------------------------------------------------------- launch
+Document = Body[dict[str, Any]]
+
+
+@router.post("/runs", response={201: RunOut})
+@idempotent
+@limited("launch")
+def launch(request: HttpRequest, document: Document, team: str | None = None):
+    """Queue the run that the document describes."""
+    run = services.do_launch(request.user, team_for(request.user, team), document)
+    return Status(201, _out(request, run.pk))
+
+
+@router.post("/runs/check", response=CheckOut)
+def check(request: HttpRequest, document: Document, team: str | None = None):
+    """Everything that would be refused, the resolved configuration if nothing is, and what the run would cost."""
+    checked = check_launch(request.user, team_for(request.user, team), document, with_forecast=True)
+    config = checked.config and checked.config.model_dump(mode="json")
+    return {"config": config, "config_hash": checked.config and checked.hash, **{name: getattr(checked, name) for name in ("errors", "warnings", "forecast")}}
+
+
+@router.post("/runs/{uuid:run_id}/clone", response={201: RunOut})
+@idempotent
+@limited("launch")
+def clone(request: HttpRequest, run_id: UUID, body: Clone):
+    """Launch the run's resolved configuration with some fields changed; the new run names this one as its parent."""
+    parent = _run(request, run_id)
+    run = services.do_launch(request.user, parent.project.team, services.clone_document(parent, body.changes), parent=parent)
+    return Status(201, _out(request, run.pk))
+
+
+# ---------------------------------------------------------------- reading
+@router.get("/runs", response=Page[RunOut])
+def list_runs(request: HttpRequest, paging: Query[Paging], query: Query[RunQuery]):
+    """The team's runs. Values of one filter are alternatives, filters narrow each other."""
+    facets = {name: tuple(getattr(query, name)) for name in ("state", "project", "owner", "method", "model", "environment", "experiment")}
+    filters = RunFilters(query.search.strip(), query.tag, query.archived, query.sort, {name: values for name, values in facets.items() if values})
+    sign = "-" if query.sort.startswith("-") else ""
+    page = paging.page(filters.restrict(_shown(request)), sign + SORTS[query.sort.lstrip("-")], f"{sign}id")
+    return {**page, "items": [_with_state(run) for run in page["items"]]}
+
+
+@router.get("/runs/differences", response=DifferencesOut)
+def differences(request: HttpRequest, ids: Query[list[UUID]]):
+    """Two to ten runs, and only the fields of their configurations in which they are not all alike."""
+    wanted = list(dict.fromkeys(ids))
+    if not 2 <= len(wanted) <= MAX_COMPARED:
+        raise Problem(422, "Invalid request", errors=[FieldError("/ids", f"name 2 to {MAX_COMPARED} different runs", len(wanted))])
+    found = {run.pk: _with_state(run) for run in _shown(request, heavy=True).filter(pk__in=wanted)}
+    if missing := [key for key in wanted if key not in found]:
+        raise Run.DoesNotExist(f"no run {missing[0]}")
+    runs = [found[key] for key in wanted]
+    fields = selectors.differences(runs).items()
+    return {"runs": runs, "fields": [_differing(pointer, values) for pointer, values in fields]}
+
+
+def _differing(pointer: str, values: list) -> dict:
+    present = [value is not ABSENT for value in values]
+    return {"pointer": pointer, "present": present, "values": [value if there else None for value, there in zip(values, present)]}
+
+
+@router.get("/runs/{uuid:run_id}", response=RunDetail)
+def get_run(request: HttpRequest, run_id: UUID):
+    run = selectors.run_detail(request.user, run_id)
+    changes = selectors.difference_from_parent(run)
+    run.changes = [{"pointer": change.pointer, "before": _side(change.before), "after": _side(change.after)} for change in changes]
+    return _with_state(run)
+
+
+def _side(value: Any) -> Any:
+    return None if value is ABSENT else value
+
+
+@router.get("/runs/{uuid:run_id}/config")
+def get_config(request: HttpRequest, run_id: UUID) -> HttpResponse:
+    """The resolved configuration, byte for byte as it is hashed and executed."""
+    run = _run(request, run_id)
+    return HttpResponse(bytes(run.config), content_type="application/json", headers={"ETag": f'"{run.config_hash}"'})
+
+
+@router.get("/runs/{uuid:run_id}/events", response=Page[EventOut])
+def list_events(request: HttpRequest, run_id: UUID, paging: Query[Paging]):
+    """The run's log, oldest first; its state is the fold of it."""
+    return paging.page(selectors.events(_run(request, run_id)), "id")
+
+
+# ---------------------------------------------------------------- verbs
+@router.post("/runs/{uuid:run_id}/stop", response=RunOut)
+@idempotent
+def stop(request: HttpRequest, run_id: UUID):
+    """End a waiting run at once, an active one after its present step and a checkpoint."""
+    return _out(request, services.request_stop(request.user, _run(request, run_id)).pk)
+
+
+@router.post("/runs/{uuid:run_id}/resume", response=RunOut)
+@idempotent
+@limited("launch")
+def resume(request: HttpRequest, run_id: UUID, body: Resume):
+    """Continue an ended run from a checkpoint, by default from its newest complete one."""
+    run = _run(request, run_id)
+    checkpoint = get_object_or_404(Checkpoint.objects.for_user(request.user), pk=body.checkpoint) if body.checkpoint else None
+    return _out(request, services.resume(request.user, run, checkpoint).pk)
+
+
+@router.post("/runs/{uuid:run_id}/retry", response=RunOut)
+@idempotent
+@limited("launch")
+def retry(request: HttpRequest, run_id: UUID):
+    """Try an ended run again, from its newest complete checkpoint if there is one."""
+    return _out(request, services.retry(request.user, _run(request, run_id)).pk)
+
+
+@router.patch("/runs/{uuid:run_id}", response=RunOut)
+def change(request: HttpRequest, run_id: UUID, body: RunChange):
+    """Move a waiting run in the queue; hide an ended run or bring it back."""
+    run = _run(request, run_id)
+    with transaction.atomic():
+        if body.priority is not None:
+            services.set_priority(request.user, run, body.priority)
+        if body.archived is not None:
+            services.archive(request.user, [run], body.archived)
+    return _out(request, run_id)
+
+
+# ---------------------------------------------------------------- rows
+def _run(request: HttpRequest, run_id: UUID) -> Run:
+    return get_object_or_404(Run.objects.for_user(request.user).select_related("project__team"), pk=run_id)
+
+
+def _shown(request: HttpRequest, heavy: bool = False) -> QuerySet:
+    """Runs with what RunOut shows, in a fixed number of queries."""
+    newest = Prefetch("attempts", Attempt.objects.only(*SHOWN_OF_ATTEMPTS).order_by("number"))
+    runs = Run.objects.for_user(request.user).select_related("project__team", "owner").prefetch_related(newest)
+    return runs if heavy else runs.defer("config", "document")
+
+
+def _out(request: HttpRequest, run_id: UUID) -> Run:
+    return _with_state(_shown(request).get(pk=run_id))
+
+
+def _with_state(run: Run) -> Run:
+    """The run with the columns that come from its newest attempt."""
+    state = run_state(run, list(run.attempts.all()))
+    for name in ("attempt", "attempt_state", "phase", "contact_lost", "eta_s"):
+        setattr(run, name, state[name])
+    return run

@@ -30,7 +30,9 @@ def logs(request: HttpRequest, pk) -> HttpResponse:
 
 def _wanted(request: HttpRequest) -> dict:
     """`search_logs`' arguments from the query."""
-    wanted = {"search": request.GET.get("q", "").strip(), "components": request.GET.getlist("component"), "levels": request.GET.getlist("level")}
+    # A menu left at "all" sends a blank.
+    chosen = {name: [value for value in request.GET.getlist(name) if value] for name in ("component", "level")}
+    wanted = {"search": request.GET.get("q", "").strip(), "components": chosen["component"], "levels": chosen["level"]}
     for name in ("before", "attempt"):
         if text := request.GET.get(name):
             if not text.isdigit():

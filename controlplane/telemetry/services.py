@@ -1,11 +1,11 @@
 """Taking in what runners report. One batch is one transaction, and moves the run's cursor by one."""
 
+import json
 from dataclasses import dataclass, field
 
 import numpy as np
 from django.db import connection, transaction
-from django.db.models import F
-from django.db.models.functions import Coalesce
+from django.db.models import Exists, F, OuterRef
 
 from controlplane import storage
 from controlplane.episodes.services import record_events
@@ -13,7 +13,7 @@ from controlplane.evals.services import record_evaluation
 from controlplane.runs.models import Attempt, Run, RunEvent
 from controlplane.telemetry.live import notify_run, notify_runs
 from controlplane.telemetry.models import IngestBatch
-from controlplane.telemetry.points import Written, write_points, write_samples
+from controlplane.telemetry.points import write_points, write_samples
 from controlplane.telemetry.reading import moment
 from controlplane.telemetry.text import clean_json, clean_text, json_number
 from runner.contract.events import Batch, Points
@@ -43,6 +43,19 @@ _INSERT_LOGS = """
         RETURNING id
     )
     SELECT min(id), max(id) FROM inserted
+"""
+# One statement, because it is sent with every batch. The driver says where its attempt begins; should its points come first, they tell.
+_FINISH = """
+    WITH batch AS (
+        INSERT INTO telemetry_ingestbatch (run_id, attempt, emitter, sequence, seq, touched, received_at)
+        VALUES (%(run)s, %(number)s, %(emitter)s, %(sequence)s, %(seq)s, %(touched)s::jsonb, now())
+    ), run AS (
+        UPDATE runs_run SET seq = %(seq)s, step = %(step)s, latest = %(latest)s::jsonb WHERE id = %(run)s
+    )
+    UPDATE runs_attempt SET
+        points_accepted = points_accepted + %(accepted)s, points_repeated = points_repeated + %(repeated)s,
+        points_conflicting = points_conflicting + %(conflicting)s, first_step = coalesce(first_step, %(first_step)s)
+    WHERE id = %(attempt)s
 """
 
 
@@ -76,17 +89,15 @@ def accept_batch(attempt: Attempt, batch: Batch) -> Receipt:
     """
     storage.put_many(batch.blobs)
     with transaction.atomic():
-        run = Run.objects.select_for_update(no_key=True).only("seq", "step", "latest").get(pk=attempt.run_id)
-        known = _known(attempt, batch)
-        if known:
-            return known
-        run.seq += 1
-        receipt = _write(run, attempt, batch)
-    return receipt
+        newer = Attempt.objects.filter(run=OuterRef("pk"), number__gt=attempt.number)
+        locked = Run.objects.select_for_update(no_key=True).only("seq", "step", "latest").annotate(superseded=Exists(newer))
+        run = locked.get(pk=attempt.run_id)
+        return _known(attempt, batch) or _write(run, attempt, batch)
 
 
 def _known(attempt: Attempt, batch: Batch) -> Receipt | None:
-    key = {"run_id": attempt.run_id, "attempt": attempt.number, "emitter": batch.emitter, "sequence": batch.sequence}
+    # Asked only now: before the lock, the batch of another thread could still be on its way.
+    key = {"run_id": attempt.run_id, "attempt": attempt.number, "emitter": clean_text(batch.emitter), "sequence": batch.sequence}
     found = IngestBatch.objects.filter(**key).values_list("seq", "touched").first()
     return Receipt(found[0], *found[1]["counts"]) if found else None
 
@@ -107,6 +118,7 @@ class _Touched:
 
 
 def _write(run: Run, attempt: Attempt, batch: Batch) -> Receipt:
+    run.seq += 1
     written = write_points(run.pk, attempt.number, batch.points)
     accepted = len(written.inserted)
     touched = _Touched(
@@ -119,14 +131,25 @@ def _write(run: Run, attempt: Attempt, batch: Batch) -> Receipt:
     )
     write_samples(run.pk, batch.samples)
     _write_events(attempt, batch.events)
-    IngestBatch.objects.create(
-        run_id=run.pk, attempt=attempt.number, emitter=batch.emitter, sequence=batch.sequence, seq=run.seq, touched=touched.document()
-    )
-    _update_run(run, attempt, written.inserted)
-    _count(attempt, written)
+    if accepted and not run.superseded:
+        run.step = max(run.step, touched.steps[1])
+        run.latest |= _headlines(run.latest, attempt.number, written.inserted)
+    _finish(run, attempt, batch, touched)
     notify_run(run.pk, run.seq)
     notify_runs(attempt.run.project.team_id, run.pk)
     return Receipt(run.seq, *touched.counts)
+
+
+def _finish(run: Run, attempt: Attempt, batch: Batch, touched: _Touched) -> None:
+    """Remember the batch, move the run, count on the attempt."""
+    accepted, repeated, conflicting = touched.counts
+    values = {
+        "run": run.pk, "seq": run.seq, "step": run.step, "latest": json.dumps(run.latest), "attempt": attempt.pk, "number": attempt.number,
+        "emitter": clean_text(batch.emitter), "sequence": batch.sequence, "touched": json.dumps(touched.document()),
+        "accepted": accepted, "repeated": repeated, "conflicting": conflicting, "first_step": touched.steps[0] if touched.steps else None,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_FINISH, values)
 
 
 def _write_logs(attempt: Attempt, logs: list[dict]) -> tuple[int, int] | None:
@@ -160,16 +183,6 @@ def _run_event(attempt: Attempt, event: dict) -> RunEvent:
     return RunEvent(run_id=attempt.run_id, attempt=attempt.number, kind=kind, step=step if whole else None, data=data, at=moment(event["t"]))
 
 
-def _update_run(run: Run, attempt: Attempt, inserted: Points) -> None:
-    changes = {"seq": run.seq}
-    # A late batch of an attempt that was superseded must not move the run back.
-    newest = not Attempt.objects.filter(run_id=run.pk, number__gt=attempt.number).exists()
-    if newest and len(inserted):
-        changes["step"] = max(run.step, int(inserted.step.max()))
-        changes["latest"] = run.latest | _headlines(run.latest, attempt.number, inserted)
-    Run.objects.filter(pk=run.pk).update(**changes)
-
-
 def _headlines(latest: dict, attempt: int, points: Points) -> dict:
     found = {}
     for index, name in enumerate(points.names):
@@ -182,19 +195,6 @@ def _headlines(latest: dict, attempt: int, points: Points) -> dict:
         if before is None or (attempt, step) >= (before["attempt"], before["step"]):
             found[HEADLINES[name]] = {"value": json_number(float(points.value[row])), "step": step, "attempt": attempt}
     return found
-
-
-def _count(attempt: Attempt, written: Written) -> None:
-    accepted = len(written.inserted)
-    changes = {
-        "points_accepted": F("points_accepted") + accepted,
-        "points_repeated": F("points_repeated") + written.repeated,
-        "points_conflicting": F("points_conflicting") + written.conflicting,
-    }
-    if accepted:
-        # The driver says where its attempt begins; should its points come first, they tell.
-        changes["first_step"] = Coalesce("first_step", int(written.inserted.step.min()))
-    Attempt.objects.filter(pk=attempt.pk).update(**changes)
 
 
 def count_refused(attempt: Attempt) -> None:

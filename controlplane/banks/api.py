@@ -154,7 +154,7 @@ def start_import_of_upload(
     split_column: Form[Literal["split", "split_naive"]] = "split",
     team: Form[str | None] = None,
 ):
-    """Import SciKnowEval questions from an uploaded parquet or JSON-lines file."""
+    """Import SciKnowEval questions from an uploaded Parquet file."""
     job = imports.start_import(
         request.user, team_for(request.user, team), "sciknoweval", "upload", file.name or "", bank, split_column, upload=file.file
     )

@@ -36,7 +36,7 @@ from runner.contract.bank import InvalidBank
 IMPORTERS = "runner.importers"
 SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
-FILE_KINDS = (".parquet", ".jsonl", ".json", ".gz", ".zst")
+FILE_KIND = ".parquet"
 SPLIT_COLUMNS = ("split", "split_naive")
 MAX_UPLOAD = 256 << 20
 # What an importer has no business knowing.
@@ -109,8 +109,8 @@ def _wrong_location(source: str, location: str, upload: BinaryIO | None) -> str 
         return None if HUB_ID.fullmatch(location) and ".." not in location else f"{location[:200]!r} is no hub id; write owner/name"
     if source == ImportSource.BUNDLED:
         return None
-    if Path(location).suffix not in FILE_KINDS:
-        return f"{location[-80:]!r} must end in one of {', '.join(FILE_KINDS)}"
+    if Path(location).suffix != FILE_KIND:
+        return f"{location[-80:]!r} must be a Parquet file, its name ending in {FILE_KIND}"
     if source == ImportSource.UPLOAD:
         return None if upload is not None else "no file was sent"
     path = Path(location)
@@ -125,7 +125,7 @@ def _keep_upload(job: BankImport, upload: BinaryIO) -> None:
     # The worker may run on another machine: the file waits in the storage that both share, under a name of ours.
     folder = _folder(job)
     folder.mkdir(parents=True)
-    with (folder / f"upload{Path(job.location).suffix}").open("xb") as file:
+    with (folder / f"upload{FILE_KIND}").open("xb") as file:
         shutil.copyfileobj(upload, file)
         if file.tell() > MAX_UPLOAD:
             shutil.rmtree(folder)
@@ -153,6 +153,8 @@ def perform_import(job: BankImport) -> BankImport:
         return BankImport.objects.get(pk=job.pk)
     try:
         file, report = run_importer(job.environment, _arguments(job), lambda log: _touch(job, log))
+        # The importer knows only where the file waited; people know the name they gave it.
+        report = {**report, "location": job.location, "source_kind": job.source}
         version = import_version(job.team, job.bank, file, report, job.created_by, job.environment)
         changes = {"state": ImportState.SUCCEEDED, "version": version, "report": report}
     except (ImporterFailed, InvalidBank, ValidationError, PermissionDenied) as error:
@@ -177,7 +179,7 @@ def _touch(job: BankImport, log: str) -> None:
 def _arguments(job: BankImport) -> list[str]:
     if job.source == ImportSource.BUNDLED:
         return []
-    location = str(_folder(job) / f"upload{Path(job.location).suffix}") if job.source == ImportSource.UPLOAD else job.location
+    location = str(_folder(job) / f"upload{FILE_KIND}") if job.source == ImportSource.UPLOAD else job.location
     return ["--source", location, "--split-column", job.options["split_column"]]
 
 

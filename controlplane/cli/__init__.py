@@ -120,7 +120,7 @@ def _episodes(sub: argparse.ArgumentParser) -> None:
 
 def _import(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("environment", choices=["quiz", "sciknoweval"])
-    sub.add_argument("source", nargs="?", help="for sciknoweval: a .parquet or .jsonl file, or owner/name of the hub")
+    sub.add_argument("source", nargs="?", help="for sciknoweval: a .parquet file, or owner/name of the hub")
     sub.add_argument("--bank", default="", help="name of the bank (default: the environment's)")
     sub.add_argument("--split-column", choices=["split", "split_naive"], default="split")
 

@@ -176,7 +176,7 @@ def test_a_file_of_questions_is_uploaded_for_import(caller, monkeypatch):
 
 
 def test_a_member_may_not_name_a_file_of_the_server(caller):
-    body = {"environment": "sciknoweval", "source": "path", "location": "/etc/questions.jsonl"}
+    body = {"environment": "sciknoweval", "source": "path", "location": "/etc/questions.parquet"}
     assert caller.send("POST", "/banks/imports", body).status_code == 403
     assert not BankImport.objects.exists()
 

@@ -134,7 +134,7 @@ def test_a_wrong_request_is_named_by_field(team, teammate, sent, environment, so
 
 
 def test_only_an_admin_names_files_of_the_server(team, owner, teammate, sent, tmp_path):
-    file = tmp_path / "questions.jsonl"
+    file = tmp_path / "questions.parquet"
     file.write_text("from the server")
     with pytest.raises(PermissionDenied):
         start_import(teammate, team, "sciknoweval", "path", str(file))
@@ -143,7 +143,7 @@ def test_only_an_admin_names_files_of_the_server(team, owner, teammate, sent, tm
     assert file.exists()
 
 
-@pytest.mark.parametrize("location", ["/nowhere/questions.jsonl", "questions.jsonl", "/etc/passwd"])
+@pytest.mark.parametrize("location", ["/nowhere/questions.parquet", "questions.parquet", "/etc/passwd"])
 def test_a_path_must_be_a_question_file_that_exists(team, owner, sent, location):
     with pytest.raises(ValidationError) as caught:
         start_import(owner, team, "sciknoweval", "path", location)

@@ -1,0 +1,70 @@
+"""The task bank pages: what is there, where it came from, what was dropped and why."""
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.urls import reverse
+
+from controlplane.banks.models import BankImport, ImportState
+from controlplane.banks.services import import_version
+from tests.controlplane.banks.conftest import bank_file
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def browser(client, owner):
+    client.force_login(owner)
+    return client
+
+
+@pytest.fixture
+def version(team, owner):
+    report = {"read": 10, "kept": 8, "dropped": [{"reason": "empty <question>", "count": 2, "examples": ["row 3"]}]}
+    return import_version(team, "quiz", bank_file(), report, owner, environment="quiz")
+
+
+def test_an_empty_list_says_what_to_do(browser, team):
+    assert "./assay import quiz" in browser.get(reverse("banks")).content.decode()
+
+
+def test_a_version_shows_counts_baselines_tasks_and_what_was_dropped(browser, version):
+    page = browser.get(reverse("bank", args=["quiz"])).content.decode()
+    assert "empty &lt;question&gt;" in page and "<question>" not in page
+    assert "chance" in page and version.digest[:12] in page
+    assert version.tasks.first().key in page
+
+
+def test_tasks_are_filtered(browser, version):
+    first, last = version.tasks.order_by("key").first(), version.tasks.order_by("key").last()
+    page = browser.get(reverse("bank", args=["quiz"]), {"q": first.key}).content.decode()
+    assert f"<code>{first.key}</code>" in page and f"<code>{last.key}</code>" not in page
+
+
+def test_a_number_that_is_not_there_is_not_found(browser, version):
+    assert browser.get(reverse("bank-version", args=["quiz", 9])).status_code == 404
+
+
+def test_another_team_sees_nothing(client, outsider, version):
+    client.force_login(outsider)
+    assert client.get(reverse("bank", args=["quiz"])).status_code == 404
+
+
+def test_a_file_of_the_wrong_kind_is_refused_in_words(browser, team):
+    answer = browser.post(reverse("banks"), {"source": "upload", "file": SimpleUploadedFile("x.exe", b"MZ")})
+    assert answer.status_code == 422 and "must end in one of" in answer.content.decode()
+    assert not BankImport.objects.exists()
+
+
+def test_an_upload_opens_the_page_of_its_import(browser, team, settings, tmp_path):
+    settings.ASSAY_STORAGE = tmp_path
+    answer = browser.post(reverse("banks"), {"source": "upload", "file": SimpleUploadedFile("s.parquet", b"PAR1")})
+    job = BankImport.objects.get()
+    assert answer.url == reverse("bank-import", args=[job.pk])
+
+
+@pytest.mark.parametrize(("state", "word"), [(ImportState.RUNNING, "every 2s"), (ImportState.FAILED, "row 7 has no key")])
+def test_an_import_is_followed_and_its_failure_told(browser, team, owner, state, word):
+    job = BankImport.objects.create(
+        team=team, bank="s", environment="sciknoweval", source="upload", state=state, reason="row 7 has no key" if word[0] == "r" else ""
+    )
+    assert word in browser.get(reverse("bank-import", args=[job.pk])).content.decode()

@@ -7,6 +7,7 @@ the question (their text, length, order, letter) is right for exactly one questi
 import random
 from collections.abc import Iterator
 
+from runner.contract.bank import Choice, ChoicePayload, Task
 from runner.importers.quiz.family import CHOICES, Family
 
 LETTERS = "ABCD"
@@ -29,3 +30,36 @@ def arranged(block: Block, rng: random.Random) -> Iterator[tuple[int, list[int]]
         options = rng.sample([fact for fact in block if fact != asked], CHOICES - 1)
         options.insert(position, asked)
         yield asked, options
+
+
+def sentence(template: str, subject: str, answer: str = "") -> str:
+    """The template filled in, with a capital first letter."""
+    text = template.format(s=subject, a=answer)
+    return text[0].upper() + text[1:]
+
+
+def questions(family: Family, seed: int, train_rounds: int, eval_rounds: int) -> Iterator[Task]:
+    """Every fact asked by every template, `…_rounds` times with other siblings beside the answer.
+
+    No block of options occurs twice in the family, so held-out questions have option sets never seen in training.
+    """
+    rng, taken = random.Random(f"{seed}/{family.name}"), set()
+    for split, templates, rounds in (("train", family.train_questions, train_rounds), ("eval", family.eval_questions, eval_rounds)):
+        for form, template in enumerate(templates):
+            for turn in range(rounds):
+                for block in blocks(family, rng, taken):
+                    for asked, options in arranged(block, rng):
+                        yield _task(family, split, f"{form}-{turn}", template, asked, options)
+
+
+def _task(family: Family, split: str, round_name: str, template: str, asked: int, options: list[int]) -> Task:
+    subject, answer = family.facts[asked]
+    texts = [family.facts[option][1] for option in options]
+    payload = ChoicePayload(
+        instruction="",
+        question=sentence(template, subject),
+        choices=[Choice(label=letter, text=text) for letter, text in zip(LETTERS, texts)],
+        answer_key=LETTERS[texts.index(answer)],
+    )
+    key = f"{family.name}/{subject.replace(' ', '-')}/{split}-{round_name}"
+    return Task(key=key, split=split, domain=family.domain, level=family.level, family=family.name, payload=payload.model_dump())

@@ -1,0 +1,105 @@
+"""assay-tiny: a Qwen3-shaped model of about a million weights and its own tokenizer, built on the spot.
+
+The tokenizer is a byte-level BPE trained on the bank's text, so that its words and figures are single tokens and prompts stay
+short. The weights are random, a function of the seed. Nothing is downloaded.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from runner.contract.bank import Demonstration, Task, read_bank
+from runner.environments.choice import prompt_messages, read_payload
+
+REVISION = "assay-tiny-1"
+VOCABULARY = 4096
+CONTEXT = 2048
+END, USER, ASSISTANT, SYSTEM = "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
+PAD = "<|pad|>"
+
+# One token an option label ("\nB."), one a word with the blank before it; figures and formulas such as 1.6e-19 or mv²/2 stay whole.
+_PIECES = r"\n+[A-Z]\.| ?[\p{L}\p{N}²√π/](?:[\p{L}\p{N}²√π/.\-]*[\p{L}\p{N}²√π/])?| ?[^\s\p{L}\p{N}]+|\s+"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def ensure(cache: Path, bank: bytes, seed: int) -> Path:
+    """The model's folder in `cache`, built when it is not there yet. Raises InvalidBank when `bank` is no bank file."""
+    tasks, demonstrations, digest = read_bank(bank)
+    folder = cache / f"{REVISION}-{digest[:16]}-{seed}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".assay-tiny-") as scratch:
+        partial = Path(scratch) / "model"
+        build(partial, texts(tasks, demonstrations), seed)
+        try:
+            os.rename(partial, folder)
+        except OSError:
+            # Another process built the same one meanwhile.
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def texts(tasks: Sequence[Task], demonstrations: Sequence[Demonstration]) -> Iterator[str]:
+    """What the tokenizer learns from: training prompts and demonstrations, never a held-out question."""
+    for task in tasks:
+        if task.split == "train":
+            yield from (message["content"] for message in prompt_messages(read_payload(task)))
+    for demonstration in demonstrations:
+        yield f"{demonstration.prompt or ''}{demonstration.completion}"
+
+
+def build(folder: Path, corpus: Iterator[str], seed: int) -> None:
+    """Write config, weights and tokenizer to `folder`."""
+    tokenizer = train_tokenizer(corpus)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = Qwen3ForCausalLM(configuration(tokenizer))
+    network.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def configuration(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
+    """Four layers of width 128; the embedding is tied to the output."""
+    return Qwen3Config(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        head_dim=16,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+
+
+def train_tokenizer(corpus: Iterator[str]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE of at most VOCABULARY tokens: any text is encoded, and decoded to itself."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [AddedToken(text, special=True, normalized=False) for text in (PAD, END, USER, ASSISTANT, SYSTEM)]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        corpus, trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, clean_up_tokenization_spaces=False)
+    fast.chat_template = CHAT_TEMPLATE
+    return fast

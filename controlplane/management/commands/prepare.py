@@ -10,11 +10,12 @@ from django.core.management.base import BaseCommand
 
 from controlplane.accounts.choices import Scope
 from controlplane.accounts.services import authenticate_token, create_login_link, create_token, ensure_embedded_owner
+from controlplane.banks.imports import ensure_quiz_bank
 from controlplane.env import write_private
 
 
 class Command(BaseCommand):
-    help = "Migrate, collect static files when they changed, and (embedded mode) make the first team and print one login link."
+    help = "Migrate, collect static files when they changed, and (embedded mode) make the first team and its quiz bank and print a login link."
 
     def handle(self, *args, **options):
         call_command("migrate", interactive=False, stdout=sys.stderr)
@@ -22,6 +23,7 @@ class Command(BaseCommand):
         if settings.ASSAY_MODE == "embedded":
             owner = ensure_embedded_owner()
             ensure_client_token(owner)
+            ensure_quiz_bank()
             self.stdout.write(create_login_link(owner))
 
 

@@ -81,7 +81,7 @@ def from_claim(reply: dict[str, Any], attempt: str) -> Assignment:
         number=int(reply["number"] if "number" in reply else reply["attempt"]),
         config=config,
         storage=storage,
-        grant=tuple(Bundle(**{key: item[key] for key in ("bundle", "node_resource", "cpus", "gpus") if key in item}) for item in reply["grant"]),
+        grant=tuple(Bundle(item["bundle"], item["node_resource"], item["cpus"], item["gpus"]) for item in reply["grant"]),
         cache=Path(os.environ.get("ASSAY_CACHE") or storage.parent.parent / "cache"),
         resume=Resume(str(resume["checkpoint"]), Path(resume["path"]), int(resume["step"])) if resume else None,
         model_checkpoint=Path(source["path"]) if source else None,
@@ -125,7 +125,8 @@ def open_bank(data: bytes, config: RunConfig, expected: str | None = None) -> Ba
         )
     held_out = tuple(task for task in kept if task.split == environment.eval_split)
     if not held_out and config.evaluation.type != "none":
-        raise Refused(f"split {environment.eval_split!r} has no task to evaluate on; choose another or set evaluation to none", "/environment/eval_split", environment.eval_split)
+        message = f"split {environment.eval_split!r} has no task to evaluate on; choose another or set evaluation to none"
+        raise Refused(message, "/environment/eval_split", environment.eval_split)
     usable = tuple(item for item in demonstrations if item.split == environment.train_split)
     return Bank(data, found, train, held_out, usable)
 

@@ -58,6 +58,8 @@ def _limit_threads(threads: int) -> None:
     # Read by OpenMP when torch is first imported, so it is set before.
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
+    # Threads that spin between two kernels take the processor from the other processes of the gang.
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 

@@ -68,7 +68,7 @@ class Loop:
         self.episodes = EpisodeReporter(self.emitter, {task.key: task.domain for task in bank.train})
         self.evaluator = None
         if self.config.evaluation.type == "held_out":
-            self.evaluator = Evaluator(assignment, bank, gang, self.dispatcher, self.emitter, lambda: self.stop.asked)
+            self.evaluator = Evaluator(assignment, bank, self.dispatcher, self.emitter, lambda: self.stop.asked)
 
     def run(self) -> str:
         """`succeeded`, or `stopped` with everything saved that the grace allowed."""
@@ -108,7 +108,8 @@ class Loop:
         self._phase(f"stage {index}: {stage.type}")
         self.gang.wait(self.gang.ask_learner("begin_stage", index, self.bank.demonstrations if stage.type == "sft" else ()))
         self.stage_entered = index
-        self.emitter.event("stage_started", self.step, {"stage": index, "type": stage.type, "first_step": self.step + 1, "policy_version": self.step})
+        begun = {"stage": index, "type": stage.type, "first_step": self.step + 1, "policy_version": self.step}
+        self.emitter.event("stage_started", self.step, begun)
 
     def _leave(self, index: int) -> None:
         checkpoint = self.checkpointer.save(index, self.step, self._extra())
@@ -207,7 +208,8 @@ class Loop:
             self._phase("saving before the stop")
             self.checkpointer.save(self.stage_entered, self.step, self._extra())
         else:
-            self.emitter.log("warning", f"no time to save step {self.step} in {self.stop.seconds_left:.0f} s; steps after {self.checkpointer.saved_step} will be run again")
+            lost = f"steps after {self.checkpointer.saved_step or 0} will be run again"
+            self.emitter.log("warning", f"no time to save step {self.step} in {self.stop.seconds_left:.0f} s; {lost}")
 
     def _extra(self) -> dict[str, Any]:
         return {"step": self.step, "stage": self.stage_entered, "evaluated": sorted(self.evaluated)}

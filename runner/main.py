@@ -46,7 +46,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m runner.main", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m runner.main", description=__doc__, formatter_class=raw)
     parser.add_argument("--local", type=Path, metavar="CONFIG", help="run document (.json, .toml or .yaml); no control plane")
     parser.add_argument("--bank", type=Path, help="task bank file")
     parser.add_argument("--out", type=Path, help="folder of the run")
@@ -145,7 +146,8 @@ class Driver:
         preflight.check_lengths(self.gang, bank, config)
         self._phase("loading the model")
         self.gang.build()
-        return Loop(self.assignment, bank, self.gang, Surroundings(self.emitter, self.control, self.vitals, self.stop, self.heartbeat)).run()
+        around = Surroundings(self.emitter, self.control, self.vitals, self.stop, self.heartbeat)
+        return Loop(self.assignment, bank, self.gang, around).run()
 
     def _leave(self, record: dict) -> None:
         write_exit_record(self.assignment.folder, record)

@@ -29,7 +29,8 @@ def check_storage(assignment: Assignment) -> None:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
-        raise Refused(f"the run's storage {assignment.storage} cannot be written on this node: {error}; mount it or mend its permissions") from error
+        message = f"the run's storage {assignment.storage} cannot be written on this node: {error}; mount it or mend its permissions"
+        raise Refused(message) from error
 
 
 def check_stages(config: RunConfig, bank: Bank) -> None:
@@ -40,9 +41,11 @@ def check_stages(config: RunConfig, bank: Bank) -> None:
             continue
         unknown = [kind for kind in stage.kinds if kind not in offered]
         if unknown:
-            raise Refused(f"the bank has no demonstrations of kind {unknown[0]!r}; it offers {', '.join(offered) or 'none'}", f"/stages/{index}/kinds", unknown[0])
+            message = f"the bank has no demonstrations of kind {unknown[0]!r}; it offers {', '.join(offered) or 'none'}"
+            raise Refused(message, f"/stages/{index}/kinds", unknown[0])
         if not offered:
-            message = f"split {config.environment.train_split!r} of the bank has no demonstrations to warm up on; remove this stage or choose another bank"
+            split = config.environment.train_split
+            message = f"split {split!r} of the bank has no demonstrations to warm up on; remove this stage or choose another bank"
             raise Refused(message, f"/stages/{index}/type", "sft")
 
 
@@ -53,8 +56,9 @@ def check_room(assignment: Assignment, model: Path) -> None:
     needed = int((config.checkpoints.keep_last + 1) * size * 1.2)
     free = shutil.disk_usage(assignment.storage).free
     if needed > free:
-        message = f"{config.checkpoints.keep_last} checkpoints and one being written need {_gib(needed)}, {assignment.storage} has {_gib(free)} free; keep fewer or free space"
-        raise Refused(message, "/checkpoints/keep_last", config.checkpoints.keep_last)
+        kept = config.checkpoints.keep_last
+        message = f"{kept} checkpoints and one being written need {_gib(needed)}, {assignment.storage} has {_gib(free)} free; "
+        raise Refused(message + "keep fewer or free space", "/checkpoints/keep_last", kept)
     if len({bundle.node_resource for bundle in assignment.grant}) == 1 and not config.resources.gpus:
         _check_memory(config, parameters)
 
@@ -66,8 +70,8 @@ def _check_memory(config: RunConfig, parameters: int) -> None:
     needed = weights * (workers + 1) + moments + PROCESS_BYTES * (workers + 1)
     available = psutil.virtual_memory().available
     if needed > available:
-        message = f"a learner and {workers} workers need about {_gib(needed)} of memory, this node has {_gib(available)}; use fewer workers, a smaller model or an adapter"
-        raise Refused(message, "/resources/rollout_workers", workers)
+        message = f"a learner and {workers} workers need about {_gib(needed)} of memory, this node has {_gib(available)}; "
+        raise Refused(message + "use fewer workers, a smaller model or an adapter", "/resources/rollout_workers", workers)
 
 
 def _dtype_bytes(config: RunConfig) -> int:
@@ -112,8 +116,8 @@ def check_lengths(gang: Gang, bank: Bank, config: RunConfig) -> None:
     needed = longest + config.sampling.max_new_tokens
     if needed > config.model.max_length:
         message = (
-            f"task {key!r} has a prompt of {longest} tokens; with sampling.max_new_tokens {config.sampling.max_new_tokens} that is {needed}, "
-            f"model.max_length is {config.model.max_length}; raise it to at least {needed}, or lower max_new_tokens"
+            f"task {key!r} has a prompt of {longest} tokens; with {config.sampling.max_new_tokens} new tokens that is {needed}, "
+            f"model.max_length is {config.model.max_length}; raise it to at least {needed}, or lower sampling.max_new_tokens"
         )
         raise Refused(message, "/model/max_length", config.model.max_length)
 

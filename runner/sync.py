@@ -39,7 +39,8 @@ class WeightSync:
         tolerance = TOLERANCE[self.config.model.dtype]
         if set(arrived) != {version} or not difference <= tolerance:
             self.emitter.event("weight_sync_probe", version, {"difference": difference, "tolerance": tolerance, "versions": arrived})
-            raise WeightSyncError(f"weight_sync: workers hold versions {arrived} and differ by {difference:.3g} nats from version {version} (at most {tolerance})")
+            gap = f"differ by {difference:.3g} nats from version {version} (at most {tolerance})"
+            raise WeightSyncError(f"weight_sync: workers hold versions {arrived} and {gap}")
         self.version = self.dispatcher.version = version
         return difference
 

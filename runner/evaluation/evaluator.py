@@ -13,7 +13,7 @@ from runner.evaluation.scores import Result, metrics, summarise
 from runner.policies.base import SamplingParams
 from runner.reporting.emitter import Emitter
 from runner.reporting.episodes import EpisodeReporter
-from runner.rollouts.dispatcher import Dispatcher, Workers
+from runner.rollouts.dispatcher import Dispatcher
 from runner.rollouts.episodes import EpisodeOrder, Outcome
 from runner.rollouts.groups import evaluation_orders
 from runner.rollouts.workflow import seeded_order
@@ -36,8 +36,8 @@ class Occasion:
 class Evaluator:
     """Scores the current weights of the workers. `stopping` is asked between rounds."""
 
-    def __init__(self, assignment: Assignment, bank: Bank, workers: Workers, dispatcher: Dispatcher, emitter: Emitter, stopping: Callable[[], bool]):
-        self.assignment, self.bank, self.workers, self.dispatcher = assignment, bank, workers, dispatcher
+    def __init__(self, assignment: Assignment, bank: Bank, dispatcher: Dispatcher, emitter: Emitter, stopping: Callable[[], bool]):
+        self.assignment, self.bank, self.workers, self.dispatcher = assignment, bank, dispatcher.workers, dispatcher
         self.emitter, self.stopping = emitter, stopping
         self.settings: HeldOutEvaluation = assignment.config.evaluation
         self.tasks: list[Task] = seeded_order(bank.held_out, assignment.config.seed, self.settings.limit)

@@ -18,7 +18,7 @@ def exit_record(outcome: str, step: int, reason: str = "", error: BaseException 
 def _describe(error: BaseException) -> dict[str, Any]:
     described = {"type": type(error).__name__, "message": str(error), "traceback": "".join(traceback.format_exception(error))[-20_000:]}
     if isinstance(error, Refused):
-        described |= {"pointer": error.pointer, "value": error.value if isinstance(error.value, str | int | float | None) else str(error.value)}
+        described |= {"pointer": error.pointer, "value": error.value}
     return described
 
 

@@ -1,8 +1,8 @@
 """Batches between sampling and learning, under one bound on staleness.
 
-Step s learns with the weights of version s − 1. An episode that started under version v is (s − 1) − v versions stale. The bound holds
-twice: a batch is not ordered before its episodes can be fresh enough, and an episode that is too old all the same is not let in.
-With bound 0 sampling and learning alternate: strictly on-policy.
+Step s learns with the weights of version s − 1. An episode that started under version v is (s − 1) − v versions stale. The
+bound holds twice: a batch is not ordered before its episodes can be fresh enough, and an episode that is too old all the same is
+not let in. With bound 0 sampling and learning alternate: strictly on-policy.
 """
 
 from dataclasses import dataclass, field

@@ -51,7 +51,16 @@ class _Live:
 class TurnLoop:
     """Runs episodes against one policy. `make_environment` gives a fresh environment an episode."""
 
-    def __init__(self, policy: Policy, tokenizer, tasks: dict[str, Task], make_environment: Callable[[], Environment], *, max_length: int, worker: str):
+    def __init__(
+        self,
+        policy: Policy,
+        tokenizer,
+        tasks: dict[str, Task],
+        make_environment: Callable[[], Environment],
+        *,
+        max_length: int,
+        worker: str,
+    ):
         self.policy, self.tokenizer, self.tasks, self.make_environment = policy, tokenizer, tasks, make_environment
         self.max_length, self.worker = max_length, worker
         self.vocabulary = Vocabulary(tokenizer)
@@ -88,8 +97,8 @@ class TurnLoop:
             live.turns.append(Turn(len(live.turns), message["role"], "environment", message["content"]))
         for token in prompt_ids(self.tokenizer, messages):
             live.builder.append([token], Author.TEMPLATE if token in self._special else Author.ENVIRONMENT)
-        if len(live.builder.token_ids) >= self.max_length:
-            live.end(Termination.MAX_RESPONSE_LENGTH_EXCEEDED, f"the prompt has {len(live.builder.token_ids)} tokens, model.max_length is {self.max_length}")
+        if (length := len(live.builder.token_ids)) >= self.max_length:
+            live.end(Termination.MAX_RESPONSE_LENGTH_EXCEEDED, f"the prompt has {length} tokens, model.max_length is {self.max_length}")
 
     def _generate(self, active: list[_Live], sampling: SamplingParams) -> None:
         prompts = [live.builder.token_ids for live in active]

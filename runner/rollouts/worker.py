@@ -1,6 +1,7 @@
 """A rollout worker: environment, tokenizer and policy in one process. Torch is imported when the policy is built."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
@@ -97,8 +98,9 @@ class RolloutWorker:
         environment = make_environment(self.config.environment)
         found = {key: environment.forced_choice(self.tasks[key], without_question=without_question) for key in keys}
         offered = {key: choice for key, choice in found.items() if choice is not None}
-        prompts = [prompt_ids(self.tokenizer, choice.messages) + completion_ids(self.tokenizer, choice.prefix) for choice in offered.values()]
-        candidates = [[completion_ids(self.tokenizer, text) for text in choice.candidates] for choice in offered.values()]
+        ids, offers = partial(completion_ids, self.tokenizer), offered.values()
+        prompts = [prompt_ids(self.tokenizer, choice.messages) + ids(choice.prefix) for choice in offers]
+        candidates = [[ids(text) for text in choice.candidates] for choice in offers]
         scored = self.policy.choice_logprobs(prompts, candidates) if prompts else []
         right = {key: float(int(np.argmax(values)) == choice.key) for (key, choice), values in zip(offered.items(), scored, strict=True)}
         return [right.get(key) for key in keys]

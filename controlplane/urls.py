@@ -17,6 +17,8 @@ urlpatterns = [
     path("", include("controlplane.accounts.urls")),
     path("", include("controlplane.runs.urls")),
     path("", include("controlplane.telemetry.page_urls")),
+    path("", include("controlplane.banks.urls")),
+    path("", include("controlplane.episodes.urls")),
     path("", include("controlplane.checkpoints.urls")),
     path("", include("controlplane.evals.urls")),
     path("", include("controlplane.cluster.urls")),

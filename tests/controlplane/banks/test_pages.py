@@ -51,7 +51,8 @@ def test_another_team_sees_nothing(client, outsider, version):
 
 def test_a_file_of_the_wrong_kind_is_refused_in_words(browser, team):
     answer = browser.post(reverse("banks"), {"source": "upload", "file": SimpleUploadedFile("x.exe", b"MZ")})
-    assert answer.status_code == 422 and "must end in one of" in answer.content.decode()
+    page = answer.content.decode()
+    assert answer.status_code == 422 and "ending in .parquet" in page
     assert not BankImport.objects.exists()
 
 

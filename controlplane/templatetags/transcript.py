@@ -1,0 +1,44 @@
+"""Showing text that nobody may trust: control characters become visible, long blocks fold."""
+
+import re
+import unicodedata
+
+from django import template
+
+register = template.Library()
+
+SHOWN_LINES = 40
+SHOWN_CHARACTERS = 8000
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+@register.filter
+def visible(text: str) -> str:
+    """`text` without terminal sequences; other control and direction-changing characters as their code points."""
+    return "".join(map(_shown, ANSI.sub("", text)))
+
+
+def _shown(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Co", "Cs"):
+        return character
+    return f"⟨{ord(character):04X}⟩"
+
+
+@register.filter
+def fold(text: str) -> dict:
+    """The first lines, the rest, and how many lines the rest has."""
+    lines = text.split("\n")
+    head = "\n".join(lines[:SHOWN_LINES])[:SHOWN_CHARACTERS]
+    rest = text[len(head) :].removeprefix("\n")
+    return {"head": head, "rest": rest, "lines": rest.count("\n") + 1 if rest else 0}
+
+
+@register.filter
+def words_of(text: str) -> list[str]:
+    return text.split()
+
+
+@register.filter
+def tabs_of(text: str) -> list[list[str]]:
+    """"key:Label:letter …" as lists."""
+    return [part.split(":") for part in text.split()]

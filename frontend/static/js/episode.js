@@ -1,0 +1,39 @@
+/** One episode: its tabs, and a reload of what changed while it runs. The token view is fetched when it is first opened. */
+
+import { live } from "assay/live.js";
+import { openTokens } from "assay/tokens.js";
+
+const page = /** @type {HTMLElement} */ (document.querySelector("[data-episode]"));
+const identifier = page.dataset.episode ?? "";
+const TABS = ["transcript", "tokens", "grade", "raw"];
+let tokensOpen = false;
+
+function showTab() {
+  const wanted = location.hash.slice(1);
+  const chosen = TABS.includes(wanted) ? wanted : "transcript";
+  for (const pane of page.querySelectorAll("[data-pane]")) /** @type {HTMLElement} */ (pane).hidden = pane.getAttribute("data-pane") !== chosen;
+  for (const tab of page.querySelectorAll("[data-tab]")) {
+    const current = tab.getAttribute("data-tab") === chosen;
+    tab.setAttribute("aria-selected", String(current));
+    tab.toggleAttribute("aria-current", current);
+  }
+  if (chosen === "tokens" && !tokensOpen) {
+    tokensOpen = true;
+    openTokens(identifier);
+  }
+}
+
+/** Read the turns again; the rest of the page follows when the reader comes back to it. */
+async function reread() {
+  const answer = await fetch(location.href);
+  if (!answer.ok) return;
+  const text = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const selector of ["#turns", ".strip", ".episode-head", ".episode-side"]) {
+    const now = document.querySelector(selector), next = text.querySelector(selector);
+    if (now && next && now.innerHTML !== next.innerHTML) now.replaceWith(next);
+  }
+}
+
+window.addEventListener("hashchange", showTab);
+showTab();
+if (page.dataset.live) live.subscribe({ topic: "episode", episode: identifier }, { changed: reread, poll: reread });

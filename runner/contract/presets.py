@@ -30,12 +30,23 @@ class Preset:
 _SAMPLE = {
     "name": "Sample: warm start, then GRPO on the quiz",
     "experiment": "sample",
-    "model": {"source": {"type": "builtin", "name": "assay-tiny"}, "max_length": 128},
+    "model": {"source": {"type": "builtin", "name": "assay-tiny"}, "max_length": 64},
     "environment": {"type": "quiz"},
-    "sampling": {"max_new_tokens": 4},
+    "sampling": {"max_new_tokens": 2},
     "stages": [
-        {"type": "sft", "steps": 100, "batch_size": 64, "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 10}},
-        {"type": "grpo", "steps": 60, "batch_size": 256, "group_size": 8, "optimizer": {"learning_rate": 1e-3}},
+        {
+            "type": "sft",
+            "steps": 300,
+            "batch_size": 96,
+            "optimizer": {"learning_rate": 1e-3, "beta2": 0.95, "warmup_steps": 30, "schedule": "linear"},
+        },
+        {
+            "type": "grpo",
+            "steps": 40,
+            "batch_size": 256,
+            "group_size": 8,
+            "optimizer": {"learning_rate": 5e-4, "beta2": 0.95, "warmup_steps": 5, "schedule": "linear"},
+        },
     ],
     "evaluation": {"type": "held_out"},
 }

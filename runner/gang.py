@@ -16,7 +16,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from runner.assignment import Assignment, Bank
+from runner.assignment import Assignment, Bank, Refused
 from runner.reporting.heartbeat import Component
 from runner.rollouts.dispatcher import WorkerLost
 from runner.rollouts.types import Sample, TrainedSample
@@ -81,26 +81,28 @@ class LearnerActor(_Process):
         self.learner: Any = None
 
     def resolve(self) -> Path:
-        """Find or build the model's folder. Raises ModelError."""
-        from runner.models.loading import resolve_model
+        """Find or build the model's folder. Raises Refused."""
+        from runner.models.loading import ModelError, resolve_model
 
         config, located = self.assignment.config, self.assignment.model_checkpoint
-        folder = resolve_model(
-            config.model.source,
-            cache=self.assignment.cache,
-            bank=self.bank,
-            seed=config.seed,
-            locate_checkpoint=(lambda _: located) if located else None,
-        )
-        return folder.path
+        known = {"cache": self.assignment.cache, "bank": self.bank, "seed": config.seed}
+        try:
+            found = resolve_model(config.model.source, **known, locate_checkpoint=(lambda _: located) if located else None)
+        except ModelError as error:
+            raise _refusal(error) from None
+        return found.path
 
     def build(self, folder: Path, device: str = "cpu") -> None:
         import torch
 
         from runner.learning.learner import Learner
+        from runner.models.loading import ModelError
 
         torch.set_num_threads(self.assignment.config.resources.learner_threads)
-        self.learner = Learner(self.assignment.config, folder, device=device)
+        try:
+            self.learner = Learner(self.assignment.config, folder, device=device)
+        except ModelError as error:
+            raise _refusal(error) from None
 
     def call(self, method: str, *arguments, **keywords) -> Any:
         """Call the learner's `method`."""
@@ -114,6 +116,12 @@ class LearnerActor(_Process):
         """Folder and manifest of the checkpoint written."""
         written = self.learner.save(root, extra=extra)
         return written.path, asdict(written.manifest)
+
+
+def _refusal(error: ValueError) -> Refused:
+    """A model's error as the driver can read it without torch; its message begins with the field it is about."""
+    field, _, _ = str(error).partition(":")
+    return Refused(str(error), "/" + field.replace(".", "/") if field.startswith("model.") else "")
 
 
 class WorkerActor(_Process):

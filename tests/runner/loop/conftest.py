@@ -40,7 +40,7 @@ def ray_address():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for(log: Path, text: str, seconds: float = 60.0) -> None:
+def _wait_for(log: Path, text: str, seconds: float = 240.0) -> None:
     end = time.monotonic() + seconds
     while text not in log.read_text():
         assert time.monotonic() < end, log.read_text()[-2000:]
@@ -132,7 +132,7 @@ def start(out: Path, document: dict, bank: Path, ray_address: str, *options: str
     return subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def finish(process: subprocess.Popen, out: Path, number: int = 1, seconds: float = 180.0) -> Finished:
+def finish(process: subprocess.Popen, out: Path, number: int = 1, seconds: float = 600.0) -> Finished:
     output, _ = process.communicate(timeout=seconds)
     return Finished(out, process.returncode, output, number)
 

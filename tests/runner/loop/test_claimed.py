@@ -43,7 +43,7 @@ def drive(plane, ray_address, name):
     return subprocess.Popen([sys.executable, "-m", "runner.main"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def wait_until(condition, process, seconds=180):
+def wait_until(condition, process, seconds=600):
     end = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.stdout.read()
@@ -57,7 +57,7 @@ def actors():
 
 def test_a_claimed_run_tells_everything_and_a_second_claimant_is_refused(plane, ray_address):
     process = drive(plane, ray_address, "101")
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     (record,) = plane.bodies("exit")
     assert record["outcome"] == "succeeded" and record == json.loads((plane.storage / "attempts" / "1" / "exit.json").read_text())
@@ -76,7 +76,7 @@ def test_a_claimed_run_tells_everything_and_a_second_claimant_is_refused(plane, 
     components = plane.bodies("heartbeat")[-1]["components"]
     assert set(components) == {"driver", "learner", "worker-0", "worker-1"} and all(item["started"] > 1e9 for item in components.values())
     second = drive(plane, ray_address, "101")
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=120)
     assert second.returncode == 3 and "Claimed already" in output
 
 
@@ -87,7 +87,7 @@ def test_a_stop_command_finishes_the_step_saves_and_leaves(plane, ray_address):
     process = drive(plane, ray_address, "102")
     wait_until(lambda: any(int(step) >= 4 for batch in plane.bodies("batches") for step in batch.points.step), process)
     plane.answers["heartbeat"] = (200, {"command": "stop", "grace_s": 60})
-    output, _ = process.communicate(timeout=90)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     (record,) = plane.bodies("exit")
     assert record["outcome"] == "stopped" and record["reason"] == "stop requested"
@@ -104,7 +104,7 @@ def test_a_fenced_driver_leaves_at_once_with_its_actors(plane, ray_address):
     mine = actors()
     assert len(mine) >= 3
     plane.answers["heartbeat"] = (409, {"title": "Attempt closed", "detail": "attempt 1 is lost; its process must exit"})
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 4, output
     assert not psutil.wait_procs(mine, timeout=30)[1]
     assert not plane.bodies("exit"), "a fenced attempt has no last word"
@@ -116,7 +116,7 @@ def test_an_outage_of_the_control_plane_costs_no_point(plane, ray_address):
     """Batches are refused for a while in the middle of the run; everything arrives all the same, and once."""
     plane.answers["batches"] = lambda number: (503, {}) if 2 <= number <= 6 else (200, {})
     process = drive(plane, ray_address, "104")
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     taken = {}
     for number, batch in enumerate(plane.bodies("batches"), 1):

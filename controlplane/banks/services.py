@@ -1,10 +1,11 @@
 """Business verbs over task banks. A version is imported whole or not at all, and never changes."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane import storage
@@ -17,7 +18,7 @@ from runner.contract import bank as contract
 from runner.contract.baselines import choice_baselines
 
 ENVIRONMENTS = CHOICE_ENVIRONMENTS
-ROWS_A_QUERY = 2000
+TASK_COLUMNS = ("key", "split", "domain", "level", "family", "flags")
 
 
 def import_version(
@@ -53,7 +54,7 @@ def import_version(
             report=report,
             created_by=user,
         )
-        Task.objects.bulk_create((_row(version, task) for task in tasks), batch_size=ROWS_A_QUERY)
+        _copy_tasks(version, tasks)
         record(user, "bank.import", version, {"bank": slug, "number": version.number, "digest": digest})
     version.is_new = True
     return version
@@ -80,9 +81,12 @@ def _locked_bank(team: Team, slug: str, environment: str, name: str) -> Bank:
     return Bank.objects.select_for_update().get(team=team, slug=slug)
 
 
-def _row(version: BankVersion, task: contract.Task) -> Task:
-    fields = task.model_dump(include={"key", "split", "domain", "level", "family", "payload", "flags"})
-    return Task(version=version, **fields)
+def _copy_tasks(version: BankVersion, tasks: Sequence[contract.Task]) -> None:
+    # COPY: a bank of 20 k questions costs a fifth of what rows built by the ORM do.
+    columns = ", ".join(("version_id", "payload", *TASK_COLUMNS))
+    with connection.cursor() as cursor, cursor.copy(f"COPY {Task._meta.db_table} ({columns}) FROM STDIN") as copy:
+        for task in tasks:
+            copy.write_row((version.pk, json.dumps(task.payload, ensure_ascii=False), *(getattr(task, name) for name in TASK_COLUMNS)))
 
 
 def count(tasks: Sequence[contract.Task], demonstrations: Sequence[contract.Demonstration]) -> dict:

@@ -50,6 +50,7 @@ def what_is_left(attempt: Attempt, ray: RayJobs, elapsed: float) -> str:
     except RayError as error:
         return str(error)
     if job:
+        Attempt.objects.filter(pk=attempt.pk).update(ray_status=job.status)
         note_disagreement(attempt, job)
     if groups:
         return f"its placement group is {groups[0]}"
@@ -65,5 +66,4 @@ def note_disagreement(attempt: Attempt, job: Job) -> None:
         return
     if not attempt.run.events.filter(kind=EXIT_CONFLICT, attempt=attempt.number).exists():
         with transaction.atomic():
-            Attempt.objects.filter(pk=attempt.pk).update(ray_status=job.status)
             note(attempt, EXIT_CONFLICT, record=attempt.exit_record["outcome"], ray=job.status, message=job.message)

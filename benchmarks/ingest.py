@@ -28,7 +28,14 @@ def main(seconds: float = SECONDS) -> dict:
         "peer": None,
         "ratio": None,
         "unit": "points/s",
-        "settings": {"emitters": EMITTERS, "points_a_batch": POINTS_A_BATCH, "series_a_batch": 20, "seconds": seconds, "fsync": True, **machine()},
+        "settings": {
+            "emitters": EMITTERS,
+            "points_a_batch": POINTS_A_BATCH,
+            "series_a_batch": 20,
+            "seconds": seconds,
+            "fsync": True,
+            **machine(),
+        },
         "also": {"20 series": few, "2000 series": many},
     }
     print(json.dumps(record))
@@ -68,10 +75,20 @@ def make_attempt(series: int):
     team, _ = Team.objects.get_or_create(slug="bench", defaults={"name": "Bench"})
     project, _ = Project.objects.get_or_create(team=team, slug="default", defaults={"name": "Default"})
     run = Run.objects.create(
-        project=project, state="active", document={}, config=b"{}", config_hash="", name=f"{series} series", method="grpo", model="m", environment="quiz"
+        project=project,
+        state="active",
+        document={},
+        config=b"{}",
+        config_hash="",
+        name=f"{series} series",
+        method="grpo",
+        model="m",
+        environment="quiz",
     )
     token, token_hash = new_token()
-    attempt = Attempt.objects.create(run=run, number=1, state="running", submission_id=f"bench-{run.pk}", claim_hash="", token_hash=token_hash)
+    attempt = Attempt.objects.create(
+        run=run, number=1, state="running", submission_id=f"bench-{run.pk}", claim_hash="", token_hash=token_hash
+    )
     attempt.token = token
     return attempt
 

@@ -1,6 +1,6 @@
 """Chart query: 10 series of 100,000 points into at most 600 exact buckets, over real HTTP with authentication.
 
-`main()` prints one JSON line; beside the whole run it gives a zoomed range, which is read from raw points, and 40,000 tokens of one episode.
+`main()` prints one JSON line; beside the whole run it gives a zoomed range, read from raw points, and 40,000 tokens of one episode.
 """
 
 import json
@@ -33,7 +33,14 @@ def main(calls: int = CALLS) -> dict:
         "peer": None,
         "ratio": None,
         "unit": "ms, p95",
-        "settings": {"series": SERIES, "steps": STEPS, "buckets": BUCKETS, "calls": calls, "returns": "min, max, mean, last, counts a bucket", **machine()},
+        "settings": {
+            "series": SERIES,
+            "steps": STEPS,
+            "buckets": BUCKETS,
+            "calls": calls,
+            "returns": "min, max, mean, last, counts a bucket",
+            **machine(),
+        },
         "also": {"whole run": whole, "11,000 steps from raw points": zoom, "40,000 tokens": tokens},
     }
     print(json.dumps(record))
@@ -90,7 +97,11 @@ def fill_tokens(attempt) -> uuid.UUID:
 
     random, id = np.random.default_rng(0), uuid.uuid4()
     sampled, trained = (
-        storage.put(write_trace({name: random.normal(size=TOKENS) if kind == "float32" else random.integers(0, 2, TOKENS) for name, kind in columns.items()}))
+        storage.put(
+            write_trace(
+                {name: random.normal(size=TOKENS) if kind == "float32" else random.integers(0, 2, TOKENS) for name, kind in columns.items()}
+            )
+        )
         for columns in (SAMPLED_COLUMNS, TRAINED_COLUMNS)
     )
     texts = storage.put(zstandard.ZstdCompressor().compress(msgpack.packb([f" piece{index % 997}" for index in range(TOKENS)])))

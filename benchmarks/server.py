@@ -36,7 +36,9 @@ def serving() -> Iterator[str]:
 def _start(house: House, front) -> str:
     port = next(port for port in range(18500, 19500) if ports.is_free(port))
     url = f"http://127.0.0.1:{port}"
-    os.environ.update(addresses(house), ASSAY_MODE="embedded", ASSAY_HOME=str(house.home), ASSAY_URL=url, SECRET_KEY=embedded_secret(house.home))
+    os.environ.update(
+        addresses(house), ASSAY_MODE="embedded", ASSAY_HOME=str(house.home), ASSAY_URL=url, SECRET_KEY=embedded_secret(house.home)
+    )
     os.environ.update(ASSAY_STORAGE=str(house.home / "storage"), DJANGO_SETTINGS_MODULE="controlplane.settings")
     subprocess.run([sys.executable, "manage.py", "migrate", "--verbosity", "0"], cwd=CHECKOUT, check=True)
     front.start(application.web(house, dict(os.environ), port))

@@ -180,7 +180,9 @@ class TurnQuery(Schema):
 
 class TokenQuery(Schema):
     first: int = Field(0, ge=0, lt=2**31, alias="from")
-    last: int | None = Field(None, ge=0, lt=2**31, alias="to", description=f"Beyond the last token wanted; at most {traces.MAX_TOKENS} are sent.")
+    last: int | None = Field(
+        None, ge=0, lt=2**31, alias="to", description=f"Beyond the last token wanted; at most {traces.MAX_TOKENS} are sent."
+    )
 
 
 # ---------------------------------------------------------------- endpoints
@@ -237,7 +239,12 @@ def compare_episodes(request: HttpRequest, episode_id: UUID, other_id: UUID):
 
 def _pair(pair: selectors.TurnPair) -> dict:
     pieces = [{"kind": kind, "left": left, "right": right} for kind, left, right in pair.pieces]
-    return {"kind": pair.kind, "left": pair.left and selectors.turn_row(pair.left), "right": pair.right and selectors.turn_row(pair.right), "pieces": pieces}
+    return {
+        "kind": pair.kind,
+        "left": pair.left and selectors.turn_row(pair.left),
+        "right": pair.right and selectors.turn_row(pair.right),
+        "pieces": pieces,
+    }
 
 
 @router.get("/episodes/{uuid:episode_id}/export", response=dict)

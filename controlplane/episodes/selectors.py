@@ -15,12 +15,14 @@ from runner.contract.termination import HANDLING, Termination
 ORDER = ("-step", "group", "sample", "id")
 """The order of the browser: newest step first, the episodes of a group side by side."""
 
-SUMMARY = (
-    "id", "run_id", "attempt", "state", "stage", "step", "group", "sample", "purpose", "evaluation", "task", "domain", "worker",
-    "policy_version", "policy_version_end", "termination", "prompt_tokens", "response_tokens", "turns", "seconds", "score", "parsed",
-    "grade_reason", "advantage", "trained_step", "trained_tokens", "masked", "filters", "started_at", "finished_at",
+SUMMARY = tuple(
+    """
+    id run_id attempt state stage step group sample purpose evaluation task domain worker policy_version policy_version_end
+    termination prompt_tokens response_tokens turns seconds score parsed grade_reason
+    advantage trained_step trained_tokens masked filters started_at finished_at
+    """.split()
 )
-DETAIL = (*SUMMARY, "seed", "error", "checks", "evidence", "grader", "grade_ordinal", "graded_score", "sampled", "trained", "token_texts")
+DETAIL = (*SUMMARY, *"seed error checks evidence grader grade_ordinal graded_score sampled trained token_texts".split())
 
 FACETS = ("termination", "purpose", "state", "stage", "domain", "parsed", "filters")
 MAX_FACET_VALUES = 50
@@ -29,7 +31,7 @@ MAX_DIFF_TURNS = 400
 
 @dataclass(frozen=True)
 class Filter:
-    """What the browser asks for; an absent condition does not restrict. `missing` is about the reward: only missing ones, or only present ones."""
+    """What the browser asks for; an absent condition does not restrict. `missing`: only those without a reward, or with one."""
 
     termination: list[str] = field(default_factory=list)
     purpose: str | None = None
@@ -65,10 +67,21 @@ def is_failed() -> Q:
 def filter_episodes(rows: QuerySet[Episode], wanted: Filter) -> QuerySet[Episode]:
     """`rows` restricted to `wanted`."""
     exact = {
-        "purpose": wanted.purpose, "stage": wanted.stage, "attempt": wanted.attempt, "evaluation": wanted.evaluation, "group": wanted.group,
-        "parsed": wanted.parsed, "step__gte": wanted.first_step, "step__lte": wanted.last_step, "score__gte": wanted.reward_min,
-        "score__lte": wanted.reward_max, "score__isnull": wanted.missing, "termination__in": wanted.termination or None,
-        "state__in": wanted.state or None, "domain__in": wanted.domain or None, "filters__overlap": wanted.filters or None,
+        "purpose": wanted.purpose,
+        "stage": wanted.stage,
+        "attempt": wanted.attempt,
+        "evaluation": wanted.evaluation,
+        "group": wanted.group,
+        "parsed": wanted.parsed,
+        "step__gte": wanted.first_step,
+        "step__lte": wanted.last_step,
+        "score__gte": wanted.reward_min,
+        "score__lte": wanted.reward_max,
+        "score__isnull": wanted.missing,
+        "termination__in": wanted.termination or None,
+        "state__in": wanted.state or None,
+        "domain__in": wanted.domain or None,
+        "filters__overlap": wanted.filters or None,
         "task__icontains": wanted.task or None,
     }
     rows = rows.filter(**{name: value for name, value in exact.items() if value is not None})
@@ -81,7 +94,8 @@ def filter_episodes(rows: QuerySet[Episode], wanted: Filter) -> QuerySet[Episode
 
 def _search(rows: QuerySet[Episode], text: str) -> QuerySet[Episode]:
     """Episodes with a turn that matches `text`: words, "phrases", or, -not."""
-    matching = Turn.objects.annotate(words=SearchVector("text", config="simple")).filter(words=SearchQuery(text, config="simple", search_type="websearch"))
+    query = SearchQuery(text, config="simple", search_type="websearch")
+    matching = Turn.objects.annotate(words=SearchVector("text", config="simple")).filter(words=query)
     return rows.filter(id__in=matching.values("episode_id"))
 
 

@@ -120,8 +120,18 @@ def compare(request: HttpRequest, evaluation_id: UUID, other_id: UUID, column: C
         raise Problem(409, "Not comparable", str(error)) from None
     gap = found.difference
     return {
-        "before": found.before.pk, "after": found.after.pk, "column": column, "n": found.n, "difference": gap.interval.estimate, "low": found.low,
-        "high": found.high, "p": gap.p, "better": gap.better, "worse": gap.worse, "unpaired": gap.unpaired, "resolved": found.resolved,
+        "before": found.before.pk,
+        "after": found.after.pk,
+        "column": column,
+        "n": found.n,
+        "difference": gap.interval.estimate,
+        "low": found.low,
+        "high": found.high,
+        "p": gap.p,
+        "better": gap.better,
+        "worse": gap.worse,
+        "unpaired": gap.unpaired,
+        "resolved": found.resolved,
         "sentence": found.sentence,
     }
 

@@ -58,18 +58,27 @@ def with_rates(evaluations: list[Evaluation]) -> list[Evaluation]:
         for name, column in (("generated", "score"), ("forced", "forced"), ("parsed", "parsed")):
             setattr(evaluation, name, _rate(rows.values(), column, fractional.get((evaluation.pk, column))))
         evaluation.domains = [
-            DomainRates(domain, *(_rate([row], column, _of_domain(fractional.get((evaluation.pk, column)), domain)) for column in ("score", "forced")))
-            for domain, row in rows.items()
+            DomainRates(domain, *(_domain_rate(row, column, fractional) for column in COLUMNS)) for domain, row in rows.items()
         ]
     return evaluations
 
 
 def _counted(evaluations: list[Evaluation]) -> QuerySet:
-    return Result.objects.filter(evaluation__in=evaluations).values("evaluation", "domain").order_by().annotate(
-        tasks=Count("id"),
-        score_n=Count("score"), score_k=Sum("score"), score_fractions=Count("id", filter=~Q(score__in=(0, 1)) & Q(score__isnull=False)),
-        forced_n=Count("forced"), forced_k=Sum("forced"), forced_fractions=Count("id", filter=~Q(forced__in=(0, 1)) & Q(forced__isnull=False)),
-        parsed_n=Count("parsed"), parsed_k=Count("id", filter=Q(parsed=True)),
+    return (
+        Result.objects.filter(evaluation__in=evaluations)
+        .values("evaluation", "domain")
+        .order_by()
+        .annotate(
+            tasks=Count("id"),
+            score_n=Count("score"),
+            score_k=Sum("score"),
+            score_fractions=Count("id", filter=~Q(score__in=(0, 1)) & Q(score__isnull=False)),
+            forced_n=Count("forced"),
+            forced_k=Sum("forced"),
+            forced_fractions=Count("id", filter=~Q(forced__in=(0, 1)) & Q(forced__isnull=False)),
+            parsed_n=Count("parsed"),
+            parsed_k=Count("id", filter=Q(parsed=True)),
+        )
     )
 
 
@@ -87,8 +96,9 @@ def _fractional(evaluations: list[Evaluation], rows: Iterable[dict]) -> dict[tup
     return found
 
 
-def _of_domain(pairs: list[tuple[str, float]] | None, domain: str) -> list[tuple[str, float]] | None:
-    return pairs and [pair for pair in pairs if pair[0] == domain]
+def _domain_rate(row: dict, column: str, fractional: dict[tuple, list[tuple[str, float]]]) -> Rate:
+    values = fractional.get((row["evaluation"], column), ())
+    return _rate([row], column, [pair for pair in values if pair[0] == row["domain"]])
 
 
 def _rate(rows: Iterable[dict], column: str, values: list[tuple[str, float]] | None) -> Rate:
@@ -197,15 +207,20 @@ class Leaderboard:
 
 def protocols(runs: QuerySet[Run]) -> QuerySet[Protocol]:
     """Protocols under which any of `runs` was evaluated, with how many `.runs`, newest first."""
-    return Protocol.objects.filter(evaluation__run__in=runs).annotate(runs=Count("evaluation__run", distinct=True)).order_by("-created_at", "-id")
+    return (
+        Protocol.objects.filter(evaluation__run__in=runs)
+        .annotate(runs=Count("evaluation__run", distinct=True))
+        .order_by("-created_at", "-id")
+    )
 
 
 def leaderboard(runs: QuerySet[Run], protocol: Protocol, column: str = "forced") -> Leaderboard:
     """Each run's last evaluation under `protocol`. A run without a value of that column ranks last."""
-    last = {evaluation.run_id: evaluation for evaluation in evaluations_of(runs).filter(protocol=protocol).select_related("run", "protocol", "checkpoint")}
-    shown = "generated" if column == "score" else column
+    found = evaluations_of(runs).filter(protocol=protocol).select_related("run", "protocol", "checkpoint")
+    last = {evaluation.run_id: evaluation for evaluation in found}
     rows = with_rates(list(last.values()))
-    rows.sort(key=lambda evaluation: (-(getattr(evaluation, shown).rate if getattr(evaluation, shown).n else -1.0), evaluation.run.name, str(evaluation.pk)))
+    rates = {row.pk: (row.generated if column == "score" else row.forced).rate for row in rows}
+    rows.sort(key=lambda row: (rates[row.pk] is None, -(rates[row.pk] or 0.0), row.run.name, str(row.pk)))
     return Leaderboard(protocol, rows, _verdict(rows, column))
 
 

@@ -123,8 +123,8 @@ def sign_flip(change: np.ndarray, draws: int = DRAWS, seed: int = SEED) -> float
 def pooled_difference(changes: Sequence[Mapping[str, float]], confidence: float = 0.95, draws: int = DRAWS, seed: int = SEED) -> Interval:
     """Mean change over several seeds, each a mapping of task to change.
 
-    Two-way cluster bootstrap (Owen 2007): seeds and tasks are both drawn with replacement, because a task is hard in every seed and a seed is
-    lucky in every task. n is the number of tasks. With one seed it is the bootstrap over tasks.
+    Two-way cluster bootstrap (Owen 2007): seeds and tasks are both drawn with replacement, because a task is hard in every seed and a
+    seed is lucky in every task. n is the number of tasks. With one seed it is the bootstrap over tasks.
     """
     tasks = sorted(set().union(*changes)) if changes else []
     if not tasks:

@@ -64,7 +64,7 @@ class BucketColumns(Schema):
     positive_infinite: list[int]
     negative_infinite: list[int]
     wall: list[float] | None = Field(None, description="Newest Unix seconds in the bucket; with axis=wall.")
-    tokens: list[float | None] | None = Field(None, description="Tokens sampled from the first step until the bucket's end; with axis=tokens.")
+    tokens: list[float | None] | None = Field(None, description="Tokens of the run until the bucket's end; with axis=tokens.")
 
 
 class PointsOut(Schema):
@@ -103,10 +103,14 @@ class SeriesQuery(Schema):
 
 class PointsQuery(Schema):
     names: list[str] = Field(min_length=1, max_length=50)
-    buckets: int = Field(600, ge=1, le=selectors.MAX_BUCKETS, description="At most this many; their width is 1, 2, 5, 10, 20, 100, 200, 500, … steps.")
+    buckets: int = Field(600, ge=1, le=selectors.MAX_BUCKETS, description="At most so many; 1, 2, 5, 10, 20, 100, 200, 500, … steps wide.")
     first: int | None = Field(None, ge=0, le=MAX_STEP, alias="from")
     last: int | None = Field(None, ge=0, le=MAX_STEP, alias="to")
     axis: Literal["step", "wall", "tokens"] = "step"
+
+
+class ExportQuery(Schema):
+    names: list[str] = Field([], max_length=2000)
 
 
 class SamplesQuery(Schema):
@@ -138,8 +142,8 @@ def list_series(request: HttpRequest, run_id: UUID, query: Query[SeriesQuery]):
 def _series(found: selectors.SeriesName) -> dict:
     metric = lookup(found.name)
     last = {"x": found.last[0], "value": json_number(found.last[1])} if found.last else None
-    known = {"title": metric.title, "unit": metric.unit, "population": metric.population} if metric else {"title": None, "unit": "", "population": ""}
-    return {"name": found.name, "axis": found.axis, "last": last, **known}
+    title, unit, population = (metric.title, metric.unit, metric.population) if metric else (None, "", "")
+    return {"name": found.name, "axis": found.axis, "title": title, "unit": unit, "population": population, "last": last}
 
 
 @router.get("/runs/{uuid:run_id}/points", response=PointsOut)
@@ -199,12 +203,15 @@ def _tokens_until(chart: Chart, start: np.ndarray) -> np.ndarray:
     return chart.tokens_before + totals[np.searchsorted(chart.tokens.start, start, side="right")]
 
 
-@router.get("/runs/{uuid:run_id}/points.csv", response={200: str}, openapi_extra={"responses": {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}})
-def export_points(request: HttpRequest, run_id: UUID, names: Query[list[str]] = []):
+_CSV = {"responses": {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}}
+
+
+@router.get("/runs/{uuid:run_id}/points.csv", response={200: str}, openapi_extra=_CSV)
+def export_points(request: HttpRequest, run_id: UUID, query: Query[ExportQuery]):
     """Every raw point as CSV (name, attempt, step, value, wall, visible), streamed; all series unless `names` are given."""
     run = _run(request, run_id)
     headers = {"Content-Disposition": f'attachment; filename="points-{run.pk}.csv"'}
-    return StreamingHttpResponse(selectors.export_csv(run, names), content_type="text/csv; charset=utf-8", headers=headers)
+    return StreamingHttpResponse(selectors.export_csv(run, query.names), content_type="text/csv; charset=utf-8", headers=headers)
 
 
 @router.get("/runs/{uuid:run_id}/samples", response=SamplesOut)
@@ -218,8 +225,14 @@ def read_samples(request: HttpRequest, run_id: UUID, query: Query[SamplesQuery])
 def read_logs(request: HttpRequest, run_id: UUID, query: Query[LogQuery]):
     """Log lines in order of arrival."""
     lines = selectors.search_logs(
-        _run(request, run_id), search=query.search, components=query.component, levels=query.level, attempt=query.attempt,
-        before=query.before, after=query.after, limit=query.limit,
+        _run(request, run_id),
+        search=query.search,
+        components=query.component,
+        levels=query.level,
+        attempt=query.attempt,
+        before=query.before,
+        after=query.after,
+        limit=query.limit,
     )
     return {"items": [log_row(line) for line in lines]}
 

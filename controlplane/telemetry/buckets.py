@@ -44,8 +44,14 @@ def clip(segments: list[Segment], first: int, stop: int) -> list[Segment]:
     return [part for part in parts if part.first < part.stop]
 
 
+def segment_columns(parts: list[Segment]) -> list[np.ndarray]:
+    """Attempts, first and stop steps as columns for a query."""
+    kinds = (("attempt", "int16"), ("first", "int64"), ("stop", "int64"))
+    return [np.array([getattr(part, name) for part in parts], kind) for name, kind in kinds]
+
+
 def nice_width(first: int, last: int, buckets: int) -> int:
-    """The smallest of 1, 2, 5, 10, 20, 100, 200, 500, … with which at most `buckets` buckets, whose edges are multiples of it, cover [first, last].
+    """The smallest of 1, 2, 5, 10, 20, 100, 200, 500, … with which at most `buckets` cover [first, last]; edges are multiples of it.
 
     Edges do not depend on where the data begins or ends: more data adds buckets, until the next width is due.
     """

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-import numpy as np
 from django.db import connection
 from django.utils import timezone
 
@@ -13,7 +12,7 @@ from controlplane.episodes.models import Episode
 from controlplane.episodes.selectors import summary
 from controlplane.runs.models import Attempt, Run, RunEvent
 from controlplane.telemetry.arrays import column_cursor
-from controlplane.telemetry.buckets import Segment, clip, visible_segments
+from controlplane.telemetry.buckets import Segment, clip, segment_columns, visible_segments
 from controlplane.telemetry.models import IngestBatch, LogLine
 from controlplane.telemetry.text import json_number
 from runner.contract.states import RunState
@@ -127,9 +126,8 @@ def _points(run: Run, names: frozenset[str], batches: list[tuple[int, dict]], se
     parts = _touched_parts(batches, segments)
     if not names or not parts:
         return {}
-    columns = [np.array([getattr(part, name) for part in parts], kind) for name, kind in (("attempt", "int16"), ("first", "int64"), ("stop", "int64"))]
     with connection.wrap_database_errors, column_cursor() as cursor:
-        rows = cursor.execute(_POINTS, [run.pk, list(names), *columns, MAX_POINTS + 1]).fetchall()
+        rows = cursor.execute(_POINTS, [run.pk, list(names), *segment_columns(parts), MAX_POINTS + 1]).fetchall()
     if len(rows) > MAX_POINTS:
         raise TooFarBehind(f"more than {MAX_POINTS} points")
     points: dict[str, list[list]] = {}
@@ -182,7 +180,8 @@ def log_row(line: LogLine) -> dict:
 def event_row(event: RunEvent) -> dict:
     """A run event as REST and live frames carry it."""
     actor = event.actor.username if event.actor else None
-    return {"id": event.id, "at": event.at.isoformat(), "kind": event.kind, "step": event.step, "attempt": event.attempt, "data": event.data, "actor": actor}
+    row = {name: getattr(event, name) for name in ("id", "kind", "step", "attempt", "data")}
+    return {**row, "at": event.at.isoformat(), "actor": actor}
 
 
 def run_state(run: Run, attempts: list[Attempt]) -> dict:

@@ -1,7 +1,7 @@
 """One reader for each watched run of this process: it reads what changed once, and hands it to every socket that watches.
 
-    notice on Redis ─▶ Hub.hear ─▶ Room.changed ─▶ Room.look: read_delta ─▶ each member's outbox
-    subscribe with a cursor ─▶ Room.join: read_delta from that cursor ─▶ this member's outbox
+notice on Redis ─▶ Hub.hear ─▶ Room.changed ─▶ Room.look: read_delta ─▶ each member's outbox
+subscribe with a cursor ─▶ Room.join: read_delta from that cursor ─▶ this member's outbox
 """
 
 import asyncio
@@ -172,7 +172,7 @@ class Hub:
         self._tidy()
 
     def watch(self, topic: str, outbox: Outbox, name: str) -> None:
-        """Tell `outbox` that the list called `name` changed, whenever `topic` is heard; and now, for it may have changed since it was read."""
+        """Tell `outbox` that the list called `name` changed whenever `topic` is heard; and now: it may have changed since it was read."""
         self._listen()
         self.watchers.setdefault(topic, {})[outbox] = name
         outbox.changed(name, "")
@@ -238,4 +238,3 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 def hub() -> Hub:
     """The hub of the running event loop."""
     return _hubs.setdefault(asyncio.get_running_loop(), Hub())
-

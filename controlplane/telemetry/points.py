@@ -18,7 +18,8 @@ _INSERT_POINTS = """
         ON CONFLICT DO NOTHING
         RETURNING series_id, step, value, wall
     )
-    SELECT coalesce(array_agg(series_id), '{}'), coalesce(array_agg(step), '{}'), coalesce(array_agg(value), '{}'), coalesce(array_agg(wall), '{}')
+    SELECT coalesce(array_agg(series_id), '{}'), coalesce(array_agg(step), '{}'),
+        coalesce(array_agg(value), '{}'), coalesce(array_agg(wall), '{}')
     FROM inserted
 """
 # Postgres holds NaN equal to NaN, so that a repeated NaN is no conflict.
@@ -31,10 +32,12 @@ _COUNT_CONFLICTS = """
 _ADD_ROLLUPS = """
     INSERT INTO telemetry_rollup AS kept (series_id, attempt, bucket, count, nan, positive_infinite, negative_infinite,
                                           minimum, maximum, total, last_step, last_value, last_wall)
-    SELECT series_id, %s::int2, bucket, count, nan, positive_infinite, negative_infinite, nullif(minimum, 'NaN'), nullif(maximum, 'NaN'),
-           CASE WHEN count > 0 THEN total END, nullif(last_step, -1), nullif(last_value, 'NaN'), last_wall
-    FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) AS added (series_id, bucket, count, nan, positive_infinite, negative_infinite,
-                                                                   minimum, maximum, total, last_step, last_value, last_wall)
+    SELECT series_id, %s::int2, bucket, count, nan, positive_infinite, negative_infinite,
+           nullif(minimum, 'NaN'), nullif(maximum, 'NaN'), CASE WHEN count > 0 THEN total END,
+           nullif(last_step, -1), nullif(last_value, 'NaN'), last_wall
+    FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+        AS added (series_id, bucket, count, nan, positive_infinite, negative_infinite,
+                  minimum, maximum, total, last_step, last_value, last_wall)
     ON CONFLICT (series_id, attempt, bucket) DO UPDATE SET
         count = kept.count + excluded.count,
         nan = kept.nan + excluded.nan,
@@ -47,7 +50,9 @@ _ADD_ROLLUPS = """
             WHEN greatest(abs(kept.total), abs(excluded.total)) < 8e307 THEN kept.total + excluded.total
             ELSE sign(CASE WHEN abs(kept.total) >= abs(excluded.total) THEN kept.total ELSE excluded.total END) * 'Infinity'::float8
         END,
-        last_value = CASE WHEN excluded.last_step > kept.last_step OR kept.last_step IS NULL THEN excluded.last_value ELSE kept.last_value END,
+        last_value = CASE
+            WHEN excluded.last_step > kept.last_step OR kept.last_step IS NULL THEN excluded.last_value ELSE kept.last_value
+        END,
         last_step = greatest(kept.last_step, excluded.last_step),
         last_wall = greatest(kept.last_wall, excluded.last_wall)
 """
@@ -67,7 +72,7 @@ class Written:
 
 
 def write_points(run_id, attempt: int, points: Points) -> Written:
-    """Insert inside the caller's transaction. A step that is there already keeps its first value; one that differs is counted as conflicting."""
+    """Insert inside the caller's transaction. A step keeps the first value it got; another one is counted as a conflict."""
     if not len(points):
         return Written(Points())
     ids, new = series_ids(run_id, Axis.STEP, points.names)

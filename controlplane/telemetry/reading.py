@@ -37,7 +37,9 @@ class Reader:
         return clean_text(value or "")[:limit]
 
     def whole(self, key: str, bits: int = 31) -> int | None:
-        return self._value(key, "a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**bits)
+        return self._value(
+            key, "a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**bits
+        )
 
     def number(self, key: str) -> float | None:
         value = self._value(key, "a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))

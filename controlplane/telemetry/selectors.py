@@ -21,7 +21,8 @@ _EXPORT_PAGE = 20_000
 _READ = """
     SELECT run.seq, raw.*, rolled.* FROM runs_run AS run,
     LATERAL (
-        SELECT coalesce(array_agg(rank), '{}'), coalesce(array_agg(step), '{}'), coalesce(array_agg(value), '{}'), coalesce(array_agg(wall), '{}')
+        SELECT coalesce(array_agg(rank), '{}'), coalesce(array_agg(step), '{}'),
+            coalesce(array_agg(value), '{}'), coalesce(array_agg(wall), '{}')
         FROM unnest(%(ids)s) WITH ORDINALITY AS wanted (id, rank)
         CROSS JOIN unnest(%(raw_attempt)s, %(raw_first)s, %(raw_stop)s) AS part (attempt, first, stop)
         CROSS JOIN LATERAL (
@@ -46,7 +47,8 @@ _READ = """
     WHERE run.id = %(run)s
 """
 _TAIL = """
-    SELECT coalesce(array_agg(rank), '{}'), coalesce(array_agg(step), '{}'), coalesce(array_agg(value), '{}'), coalesce(array_agg(wall), '{}')
+    SELECT coalesce(array_agg(rank), '{}'), coalesce(array_agg(step), '{}'),
+        coalesce(array_agg(value), '{}'), coalesce(array_agg(wall), '{}')
     FROM unnest(%s) WITH ORDINALITY AS wanted (id, rank)
     CROSS JOIN unnest(%s, %s, %s) AS part (attempt, first, stop)
     CROSS JOIN LATERAL (
@@ -61,7 +63,7 @@ _TAIL = """
 class Chart:
     """Buckets of several series of one run, exact as of the run's cursor.
 
-    Every bucket is [k · width, (k + 1) · width). `tokens` holds, where asked for, the tokens trained on until the end of each bucket start.
+    Every bucket is [k · width, (k + 1) · width). `tokens` holds, where asked for, the tokens of each bucket; `tokens_before`, those before.
     """
 
     cursor: int
@@ -89,7 +91,9 @@ def segments_of(run: Run) -> list[Segment]:
     return buckets.visible_segments(list(started.values_list("number", "first_step")))
 
 
-def read_chart(run: Run, names: Sequence[str], buckets_wanted: int = 600, first: int | None = None, last: int | None = None, tokens: bool = False) -> Chart:
+def read_chart(
+    run: Run, names: Sequence[str], buckets_wanted: int = 600, first: int | None = None, last: int | None = None, tokens: bool = False
+) -> Chart:
     """Exact buckets of `names` over steps [first, last], by default from 0 to the run's step. Unknown names have no bucket.
 
     Raises ValueError when the range is empty or more than MAX_BUCKETS buckets are wanted.
@@ -119,8 +123,7 @@ def _read(run: Run, names: list[str], segments: list[Segment], low: int, stop: i
 
 
 def _ranges(prefix: str, parts: list[Segment]) -> dict[str, np.ndarray]:
-    columns = {"attempt": ("attempt", "int16"), "first": ("first", "int64"), "stop": ("stop", "int64")}
-    return {f"{prefix}_{name}": np.array([getattr(part, field) for part in parts], kind) for name, (field, kind) in columns.items()}
+    return dict(zip((f"{prefix}_attempt", f"{prefix}_first", f"{prefix}_stop"), buckets.segment_columns(parts), strict=True))
 
 
 def _ids(run: Run, names: Sequence[str]) -> np.ndarray:
@@ -139,8 +142,7 @@ def _tokens_before(run: Run, segments: list[Segment], step: int) -> float:
 # ---------------------------------------------------------------- last values
 def tail(run: Run, names: Sequence[str], n: int) -> dict[str, Tail]:
     """The last `n` visible points of each of `names`; unknown ones are empty."""
-    segments = segments_of(run)
-    ranges = _ranges("", segments).values()
+    ranges = buckets.segment_columns(segments_of(run))
     rank, step, value, wall = fetch_columns(_TAIL, [_ids(run, names), *ranges, n])
     order = np.lexsort((step, rank))
     edges = np.searchsorted(rank[order], np.arange(1, len(names) + 2))
@@ -183,7 +185,9 @@ def _last_sample(series: Series) -> tuple[float, float] | None:
 
 
 # ---------------------------------------------------------------- wall-clock series, logs, export
-def read_samples(run: Run, names: Sequence[str], first: float | None = None, last: float | None = None, limit: int = 5_000) -> dict[str, list[tuple[float, float]]]:
+def read_samples(
+    run: Run, names: Sequence[str], first: float | None = None, last: float | None = None, limit: int = 5_000
+) -> dict[str, list[tuple[float, float]]]:
     """The newest `limit` samples of each wall-clock series within [first, last] Unix seconds, oldest first."""
     ids = dict(Series.objects.filter(run=run, axis=Axis.WALL, name__in=names).values_list("name", "id"))
     found = {}
@@ -195,8 +199,17 @@ def read_samples(run: Run, names: Sequence[str], first: float | None = None, las
     return found
 
 
-def search_logs(run: Run, *, search: str = "", components: Sequence[str] = (), levels: Sequence[str] = (), attempt: int | None = None,
-                before: int | None = None, after: int | None = None, limit: int = 200) -> list[LogLine]:
+def search_logs(
+    run: Run,
+    *,
+    search: str = "",
+    components: Sequence[str] = (),
+    levels: Sequence[str] = (),
+    attempt: int | None = None,
+    before: int | None = None,
+    after: int | None = None,
+    limit: int = 200,
+) -> list[LogLine]:
     """Log lines in order of arrival: the newest `limit` below id `before`, or the oldest `limit` above id `after`."""
     rows = LogLine.objects.filter(run=run)
     rows = rows.filter(component__in=components) if components else rows
@@ -225,7 +238,10 @@ async def export_csv(run: Run, names: Sequence[str] = ()) -> AsyncIterator[bytes
 def _export_page(series: int, after: tuple[int, int]) -> list[tuple]:
     with connection.wrap_database_errors, column_cursor() as cursor:
         return cursor.execute(
-            "SELECT attempt, step, value, wall FROM telemetry_point WHERE series_id = %s AND (attempt, step) > (%s, %s) ORDER BY attempt, step LIMIT %s",
+            """
+            SELECT attempt, step, value, wall FROM telemetry_point
+            WHERE series_id = %s AND (attempt, step) > (%s, %s) ORDER BY attempt, step LIMIT %s
+            """,
             [series, *after, _EXPORT_PAGE],
         ).fetchall()
 

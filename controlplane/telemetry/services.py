@@ -32,7 +32,7 @@ HEADLINES = {
 """Series whose newest value the runs list shows, and their keys in `Run.latest`."""
 
 REPORTED_KINDS = ("stage_started", "stage_finished", "evaluation", "note", "weight_sync_probe", "filter")
-"""Run events a runner may report under their own name; any other is kept as a note, because states are folded from the control plane's kinds."""
+"""Run events a runner may report by name; any other is kept as a note, because states are folded from the control plane's kinds."""
 
 MAX_COMPONENT = 60
 
@@ -144,9 +144,19 @@ def _finish(run: Run, attempt: Attempt, batch: Batch, touched: _Touched) -> None
     """Remember the batch, move the run, count on the attempt."""
     accepted, repeated, conflicting = touched.counts
     values = {
-        "run": run.pk, "seq": run.seq, "step": run.step, "latest": json.dumps(run.latest), "attempt": attempt.pk, "number": attempt.number,
-        "emitter": clean_text(batch.emitter), "sequence": batch.sequence, "touched": json.dumps(touched.document()),
-        "accepted": accepted, "repeated": repeated, "conflicting": conflicting, "first_step": touched.steps[0] if touched.steps else None,
+        "run": run.pk,
+        "seq": run.seq,
+        "step": run.step,
+        "latest": json.dumps(run.latest),
+        "attempt": attempt.pk,
+        "number": attempt.number,
+        "emitter": clean_text(batch.emitter),
+        "sequence": batch.sequence,
+        "touched": json.dumps(touched.document()),
+        "accepted": accepted,
+        "repeated": repeated,
+        "conflicting": conflicting,
+        "first_step": touched.steps[0] if touched.steps else None,
     }
     with connection.cursor() as cursor:
         cursor.execute(_FINISH, values)
@@ -180,7 +190,9 @@ def _run_event(attempt: Attempt, event: dict) -> RunEvent:
     # The results of an evaluation have their own table.
     data.pop("results", None)
     whole = isinstance(step, int) and 0 <= step < 2**53
-    return RunEvent(run_id=attempt.run_id, attempt=attempt.number, kind=kind, step=step if whole else None, data=data, at=moment(event["t"]))
+    return RunEvent(
+        run_id=attempt.run_id, attempt=attempt.number, kind=kind, step=step if whole else None, data=data, at=moment(event["t"])
+    )
 
 
 def _headlines(latest: dict, attempt: int, points: Points) -> dict:

@@ -16,8 +16,17 @@ def make_run(team: Team, **values) -> Run:
     """An active run of `team` without attempts."""
     project, _ = Project.objects.get_or_create(team=team, slug="default", defaults={"name": "Default"})
     defaults = dict(
-        project=project, state=RunState.ACTIVE, document={}, config=b"{}", config_hash="0" * 64, name="run", method="grpo", model="assay-tiny",
-        environment="quiz", total_steps=100, started_at=timezone.now(),
+        project=project,
+        state=RunState.ACTIVE,
+        document={},
+        config=b"{}",
+        config_hash="0" * 64,
+        name="run",
+        method="grpo",
+        model="assay-tiny",
+        environment="quiz",
+        total_steps=100,
+        started_at=timezone.now(),
     )
     return Run.objects.create(**{**defaults, **values})
 
@@ -33,7 +42,9 @@ def make_attempt(run: Run, number: int = 1, **values) -> Attempt:
 
 def make_points(series: dict[str, list[tuple]]) -> Points:
     """Points from {name: [(step, value) or (step, value, wall)]}."""
-    rows = [(index, row[0], row[1], row[2] if len(row) > 2 else 1000.0 + row[0]) for index, rows in enumerate(series.values()) for row in rows]
+    rows = [
+        (index, row[0], row[1], row[2] if len(row) > 2 else 1000.0 + row[0]) for index, rows in enumerate(series.values()) for row in rows
+    ]
     columns = zip(*rows, strict=True) if rows else ([], [], [], [])
     kinds = ("int32", "int64", "float64", "float64")
     return Points(list(series), *(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))

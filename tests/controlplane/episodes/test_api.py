@@ -19,7 +19,11 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def episode(attempt):
     id = uuid.uuid4()
-    trace = storage.put(write_trace({"token_id": np.arange(5), "logprob": np.array([-0.5, np.nan, -1, -2, -3]), "author": np.full(5, 2), "mask": np.ones(5)}))
+    trace = storage.put(
+        write_trace(
+            {"token_id": np.arange(5), "logprob": np.array([-0.5, np.nan, -1, -2, -3]), "author": np.full(5, 2), "mask": np.ones(5)}
+        )
+    )
     record_events(
         attempt,
         [
@@ -96,7 +100,13 @@ def test_an_episode_without_tokens_says_why(browser, episode):
 
 def test_siblings_and_comparison(browser, attempt, episode):
     other = uuid.uuid4()
-    record_events(attempt, [make_event(other, "started", task="t-1", step=3, sample=1), make_event(other, "turn", 0, role="user", author="environment", text="Why not?")])
+    record_events(
+        attempt,
+        [
+            make_event(other, "started", task="t-1", step=3, sample=1),
+            make_event(other, "turn", 0, role="user", author="environment", text="Why not?"),
+        ],
+    )
     assert len(browser.get(f"/api/v1/episodes/{episode.pk}/siblings").json()) == 2
     pairs = browser.get(f"/api/v1/episodes/{episode.pk}/compare/{other}").json()
     assert [pair["kind"] for pair in pairs] == ["changed", "left"]
@@ -110,7 +120,9 @@ def test_an_export_is_a_download(browser, episode):
 
 def label(client, user, team, episode, scope="submit", **body):
     token, _ = create_token(user, team, "test", [scope])
-    return client.post(f"/api/v1/episodes/{episode.pk}/labels", body, content_type="application/json", headers={"Authorization": f"Bearer {token}"})
+    return client.post(
+        f"/api/v1/episodes/{episode.pk}/labels", body, content_type="application/json", headers={"Authorization": f"Bearer {token}"}
+    )
 
 
 def test_members_label_and_viewers_read(client, team, teammate, viewer, episode):

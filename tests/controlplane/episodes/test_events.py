@@ -16,7 +16,17 @@ from tests.controlplane.factories import make_attempt, make_event, make_run
 
 pytestmark = pytest.mark.django_db
 
-STARTED = {"task": "t-1", "step": 4, "stage": 1, "group": 2, "sample": 3, "domain": "physics", "purpose": "train", "policy_version": 7, "seed": 2**40}
+STARTED = {
+    "task": "t-1",
+    "step": 4,
+    "stage": 1,
+    "group": 2,
+    "sample": 3,
+    "domain": "physics",
+    "purpose": "train",
+    "policy_version": 7,
+    "seed": 2**40,
+}
 FINISHED = {"termination": "finished", "policy_version": 8, "prompt_tokens": 10, "response_tokens": 5, "turns": 1, "seconds": 0.5}
 GRADED = {"score": 1.0, "reason": "right letter", "parsed": True, "checks": {"letter": 1.0}, "grader": "choice"}
 TRAINED = {"step": 4, "advantage": 0.25, "trained_tokens": 5, "masked": False, "filters": ["repetition"], "trained": "ab" * 32}
@@ -29,8 +39,13 @@ def record(attempt, *events):
 
 
 def whole_life(id):
-    return [make_event(id, "started", **STARTED), make_event(id, "turn", **TURN), make_event(id, "finished", **FINISHED),
-            make_event(id, "graded", **GRADED), make_event(id, "trained", **TRAINED)]
+    return [
+        make_event(id, "started", **STARTED),
+        make_event(id, "turn", **TURN),
+        make_event(id, "finished", **FINISHED),
+        make_event(id, "graded", **GRADED),
+        make_event(id, "trained", **TRAINED),
+    ]
 
 
 def columns(episode):
@@ -81,7 +96,10 @@ def test_a_grade_before_the_end_waits_for_it(attempt):
 
 
 def test_an_ungraded_episode_has_no_reward(attempt):
-    episode = record(attempt, make_event(uuid.uuid4(), "finished", **FINISHED), )
+    episode = record(
+        attempt,
+        make_event(uuid.uuid4(), "finished", **FINISHED),
+    )
     assert episode.score is None and episode.reward is None
     episode = record(attempt, make_event(uuid.uuid4(), "graded", **{**GRADED, "score": None, "reason": "verifier died"}))
     assert episode.score is None and episode.grade_reason == "verifier died"
@@ -135,7 +153,10 @@ def test_the_highest_regrade_wins_whenever_it_comes(attempt):
         assert (episode.graded_score, episode.grade_ordinal) == (2.0, 2), order
 
 
-@pytest.mark.parametrize(("word", "termination"), [("done", "finished"), ("overflow", "max_response_length_exceeded"), ("exploded", "unknown"), (None, "unknown")])
+@pytest.mark.parametrize(
+    ("word", "termination"),
+    [("done", "finished"), ("overflow", "max_response_length_exceeded"), ("exploded", "unknown"), (None, "unknown")],
+)
 def test_other_words_for_an_end(attempt, word, termination):
     assert record(attempt, make_event(uuid.uuid4(), "finished", **{**FINISHED, "termination": word})).termination == termination
 
@@ -177,7 +198,11 @@ def test_another_runs_episode_cannot_be_written(team, attempt):
 def test_turns_keep_their_order_and_gaps(attempt):
     id = uuid.uuid4()
     record(attempt, *(make_event(id, "turn", index, **{**TURN, "index": index, "text": f"turn {index}"}) for index in (4, 0, 2)))
-    assert list(Turn.objects.filter(episode=id).order_by("index").values_list("index", "text")) == [(0, "turn 0"), (2, "turn 2"), (4, "turn 4")]
+    assert list(Turn.objects.filter(episode=id).order_by("index").values_list("index", "text")) == [
+        (0, "turn 0"),
+        (2, "turn 2"),
+        (4, "turn 4"),
+    ]
 
 
 def test_many_episodes_in_one_batch_cost_few_queries(attempt, django_assert_max_num_queries):

@@ -22,8 +22,17 @@ def episodes(attempt):
         made.append(id)
         end = "verifier_error" if number == 7 else "max_turns_exceeded" if number == 6 else "finished"
         events += [
-            make_event(id, "started", task=f"task-{group}", step=step, group=group, sample=sample, domain="physics" if group else "biology",
-                       purpose="eval" if number == 5 else "train", stage=step),
+            make_event(
+                id,
+                "started",
+                task=f"task-{group}",
+                step=step,
+                group=group,
+                sample=sample,
+                domain="physics" if group else "biology",
+                purpose="eval" if number == 5 else "train",
+                stage=step,
+            ),
             make_event(id, "turn", 0, index=0, role="user", author="environment", text=f"What is the answer to question {group}?"),
             make_event(id, "turn", 1, index=1, role="assistant", author="student", text=f"The answer is letter {'ABCDEFGH'[number]}."),
             make_event(id, "finished", termination=end),
@@ -116,7 +125,9 @@ def test_turns_come_in_pages(episodes):
 
 
 def turns(*texts):
-    return [Turn(index=index, role="user" if index % 2 == 0 else "assistant", author="student", text=text) for index, text in enumerate(texts)]
+    return [
+        Turn(index=index, role="user" if index % 2 == 0 else "assistant", author="student", text=text) for index, text in enumerate(texts)
+    ]
 
 
 def test_a_changed_turn_is_compared_word_by_word():

@@ -26,7 +26,13 @@ def sampled(n):
 
 def trained(n):
     nothing = np.full(n, np.nan)
-    columns = {"learner_logprob": -np.arange(n) / 101, "teacher_logprob": nothing, "advantage": np.ones(n), "entropy": np.ones(n), "mask": np.ones(n)}
+    columns = {
+        "learner_logprob": -np.arange(n) / 101,
+        "teacher_logprob": nothing,
+        "advantage": np.ones(n),
+        "entropy": np.ones(n),
+        "mask": np.ones(n),
+    }
     return storage.put(write_trace(columns))
 
 
@@ -81,7 +87,10 @@ def test_no_more_than_the_limit_is_sent():
         (lambda: Episode(sampled="ab" * 32), "not in the store"),
         (lambda: Episode(sampled=storage.put(b"not a trace")), "cannot be read"),
         (lambda: Episode(sampled=sampled(3), trained=trained(4)), "do not fit"),
-        (lambda: Episode(sampled=storage.put(write_trace({"token_id": np.arange(3)}).replace(b"\x28\xb5\x2f\xfd", b"\x00" * 4))), "damaged"),
+        (
+            lambda: Episode(sampled=storage.put(write_trace({"token_id": np.arange(3)}).replace(b"\x28\xb5\x2f\xfd", b"\x00" * 4))),
+            "damaged",
+        ),
     ],
 )
 def test_it_says_why_there_are_none(episode, reason):
@@ -89,7 +98,9 @@ def test_it_says_why_there_are_none(episode, reason):
         read_tokens(episode())
 
 
-@pytest.mark.parametrize("content", [b"junk", zstandard.ZstdCompressor().compress(b"\xc1"), zstandard.ZstdCompressor().compress(msgpack.packb(["a"]))])
+@pytest.mark.parametrize(
+    "content", [b"junk", zstandard.ZstdCompressor().compress(b"\xc1"), zstandard.ZstdCompressor().compress(msgpack.packb(["a"]))]
+)
 def test_texts_that_do_not_fit_are_left_out(content):
     tokens = read_tokens(Episode(sampled=sampled(3), token_texts=storage.put(content)))
     assert tokens.columns["text"] is None and tokens.total == 3

@@ -20,11 +20,26 @@ PROTOCOL = {"split": "eval", "tasks": 20, "temperature": 1.0, "limit": None}
 def document(forced, score=None, *, step=0, label="before stage 0", protocol=PROTOCOL, **changes):
     score = forced if score is None else score
     results = [
-        {"task": f"t-{index:03}", "domain": "physics" if index % 2 else "biology", "level": "L1", "score": score[index], "forced": value, "parsed": index != 3}
+        {
+            "task": f"t-{index:03}",
+            "domain": "physics" if index % 2 else "biology",
+            "level": "L1",
+            "score": score[index],
+            "forced": value,
+            "parsed": index != 3,
+        }
         for index, value in enumerate(forced)
     ]
     baselines = {"chance": 0.25, "majority_letter": 0.27, "longest_option": 0.3}
-    base = {"evaluation": str(uuid.uuid4()), "label": label, "stage": 0, "step": step, "policy_version": 0, "protocol": protocol, "split": "eval"}
+    base = {
+        "evaluation": str(uuid.uuid4()),
+        "label": label,
+        "stage": 0,
+        "step": step,
+        "policy_version": 0,
+        "protocol": protocol,
+        "split": "eval",
+    }
     return {**base, "baselines": baselines, "summary": {"accuracy": 0.5}, "results": results, **changes}
 
 

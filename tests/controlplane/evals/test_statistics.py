@@ -45,7 +45,9 @@ class TestWilson:
 class TestBootstrap:
     def test_it_agrees_with_scipy(self):
         values = np.random.default_rng(1).normal(size=200)
-        theirs = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(2)).confidence_interval
+        theirs = stats.bootstrap(
+            (values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(2)
+        ).confidence_interval
         ours = bootstrap_mean(values, draws=20_000)
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.006)
 
@@ -99,7 +101,9 @@ class TestSignFlip:
 
     def test_it_agrees_with_scipy(self):
         change = np.random.default_rng(6).normal(0.2, 1, size=80)
-        theirs = stats.permutation_test((change,), np.mean, permutation_type="samples", n_resamples=20_000, rng=np.random.default_rng(7)).pvalue
+        theirs = stats.permutation_test(
+            (change,), np.mean, permutation_type="samples", n_resamples=20_000, rng=np.random.default_rng(7)
+        ).pvalue
         assert sign_flip(change, draws=20_000) == pytest.approx(theirs, abs=0.012)
 
 
@@ -211,7 +215,9 @@ class TestSentence:
 
     def test_not_resolved(self):
         found = Difference(Interval(-0.02, -0.07, 0.03, 320), 0.4, 20, 26)
-        assert sentence("Accuracy", found).endswith("fell by 0.020 (95 % interval -0.070 to +0.030, n = 320 tasks): not resolved; the interval includes 0.")
+        assert sentence("Accuracy", found).endswith(
+            "fell by 0.020 (95 % interval -0.070 to +0.030, n = 320 tasks): not resolved; the interval includes 0."
+        )
 
     def test_correction_can_take_a_verdict_back(self):
         found = Difference(Interval(0.05, 0.01, 0.09, 320), 0.03, 40, 24)

@@ -53,7 +53,9 @@ def test_points_in_buckets(browser, filled):
 def test_wall_and_token_axes(browser, filled):
     wall = read(browser, filled, "points", names=["critic/score/mean"], axis="wall")["series"]["critic/score/mean"]
     assert wall["wall"] == [1000.0 + step for step in range(10)]
-    tokens = read(browser, filled, "points", names=["critic/score/mean"], axis="tokens", **{"from": 5, "to": 9})["series"]["critic/score/mean"]
+    tokens = read(browser, filled, "points", names=["critic/score/mean"], axis="tokens", **{"from": 5, "to": 9})["series"][
+        "critic/score/mean"
+    ]
     assert tokens["tokens"] == [600.0, 700.0, 800.0, 900.0, 1000.0]
 
 
@@ -62,7 +64,10 @@ def test_a_mean_beyond_float64_is_a_string(browser, run, attempt):
     assert read(browser, run, "points", names=["huge"], buckets=1, to=1)["series"]["huge"]["mean"] == ["Infinity"]
 
 
-@pytest.mark.parametrize("parameters", [{}, {"names": "x", "buckets": 0}, {"names": "x", "from": 9, "to": 1}, {"names": "x", "from": -1}, {"names": "x", "axis": "y"}])
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"names": "x", "buckets": 0}, {"names": "x", "from": 9, "to": 1}, {"names": "x", "from": -1}, {"names": "x", "axis": "y"}],
+)
 def test_a_nonsensical_question_is_refused(browser, filled, parameters):
     answer = browser.get(f"/api/v1/runs/{filled.pk}/points", parameters)
     assert answer.status_code == 422 and answer.json()["errors"]
@@ -125,7 +130,11 @@ async def test_csv_holds_every_raw_point_hidden_ones_too(async_client, run, atte
     text = b"".join([part async for part in answer.streaming_content]).decode()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["attempt"], row["step"], row["value"], row["visible"]) for row in rows if row["name"] == "loss"] == [
-        ("1", "0", "0.0", "true"), ("1", "1", "1.0", "true"), ("1", "2", "2.0", "true"), ("1", "3", "3.0", "false"), ("1", "4", "4.0", "false"),
+        ("1", "0", "0.0", "true"),
+        ("1", "1", "1.0", "true"),
+        ("1", "2", "2.0", "true"),
+        ("1", "3", "3.0", "false"),
+        ("1", "4", "4.0", "false"),
         ("2", "3", "30.0", "true"),
     ]
     assert [row["value"] for row in rows if row["name"] == "'=cmd()"] == ["nan"]

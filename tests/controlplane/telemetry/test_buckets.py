@@ -20,7 +20,17 @@ from tests.controlplane.factories import make_attempt, make_batch, make_run
 class TestWidth:
     @pytest.mark.parametrize(
         ("first", "last", "buckets", "width"),
-        [(0, 0, 600, 1), (0, 599, 600, 1), (0, 600, 600, 2), (0, 99_999, 600, 200), (0, 29_999, 600, 100), (50_000, 50_400, 600, 1), (0, 10**6, 600, 2000), (7, 8, 1, 5), (9, 10, 1, 20)],
+        [
+            (0, 0, 600, 1),
+            (0, 599, 600, 1),
+            (0, 600, 600, 2),
+            (0, 99_999, 600, 200),
+            (0, 29_999, 600, 100),
+            (50_000, 50_400, 600, 1),
+            (0, 10**6, 600, 2000),
+            (7, 8, 1, 5),
+            (9, 10, 1, 20),
+        ],
     )
     def test_it_is_the_smallest_nice_one(self, first, last, buckets, width):
         assert nice_width(first, last, buckets) == width
@@ -71,9 +81,7 @@ def test_a_plan_covers_each_step_once(firsts, width):
     assert set(covered.values()) == {1} and sorted(step for _, step in covered) == list(range(5000))
 
 
-VALUES = st.one_of(
-    st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e300, -1e300, 5e-324])
-)
+VALUES = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e300, -1e300, 5e-324]))
 STEPS = st.one_of(st.integers(0, 450), st.integers(0, 450).map(lambda step: step // 50 * 50), st.integers(0, 20_000))
 BATCH = st.tuples(st.integers(1, 3), st.lists(st.tuples(st.sampled_from(["a", "b"]), STEPS, VALUES), max_size=30))
 
@@ -183,7 +191,9 @@ class TestChart:
         assert chart.tokens_before == 2500.0
         assert chart.tokens.parts.total.tolist() == [10.0] * 10
 
-    @pytest.mark.parametrize(("arguments", "message"), [((600, 5, 4), "no range"), ((0,), "buckets"), ((6000,), "buckets"), ((10, -1, 4), "no range")])
+    @pytest.mark.parametrize(
+        ("arguments", "message"), [((600, 5, 4), "no range"), ((0,), "buckets"), ((6000,), "buckets"), ((10, -1, 4), "no range")]
+    )
     def test_nonsense_is_refused_by_name(self, run, arguments, message):
         with pytest.raises(ValueError, match=message):
             selectors.read_chart(run, ["loss"], *arguments)

@@ -275,7 +275,9 @@ def test_cursors_of_parallel_emitters_have_no_gap(run, attempt):
     def send(emitter):
         mine = type(attempt).objects.select_related("run__project").get(pk=attempt.pk)
         for sequence in range(10):
-            services.accept_batch(mine, make_batch(sequence, {f"{emitter}/loss": [(sequence, 1.0)], "shared": [(sequence, 1.0)]}, emitter=emitter))
+            services.accept_batch(
+                mine, make_batch(sequence, {f"{emitter}/loss": [(sequence, 1.0)], "shared": [(sequence, 1.0)]}, emitter=emitter)
+            )
         connection.close()
 
     threads = [threading.Thread(target=send, args=(f"emitter-{n}",)) for n in range(4)]

@@ -333,10 +333,19 @@ class TestMalformedMessages:
     @pytest.mark.parametrize(
         "text",
         [
-            "", "not json", "[]", "null", "{}", '{"type":"launch"}', '{"type":"subscribe"}', '{"type":"subscribe","topics":[{"topic":"run"}]}',
-            '{"type":"subscribe","topics":[{"topic":"run","run":"x"}]}', '{"type":"subscribe","topics":[{"topic":"secrets"}]}',
+            "",
+            "not json",
+            "[]",
+            "null",
+            "{}",
+            '{"type":"launch"}',
+            '{"type":"subscribe"}',
+            '{"type":"subscribe","topics":[{"topic":"run"}]}',
+            '{"type":"subscribe","topics":[{"topic":"run","run":"x"}]}',
+            '{"type":"subscribe","topics":[{"topic":"secrets"}]}',
             '{"type":"subscribe","topics":[{"topic":"run","run":"6a1c0c3e-4b7e-4f7e-8f5b-0d8a6c1b2a11","cursor":-1}]}',
-            '{"type":"ping","extra":1}', "[" * 2000,
+            '{"type":"ping","extra":1}',
+            "[" * 2000,
         ],
     )
     async def test_they_are_answered_and_the_socket_lives_on(self, owner, text):

@@ -23,7 +23,9 @@ def test_named_blobs_stay_and_the_rest_goes(run, team):
     named = {column: old(column.encode()) for column in ("sampled", "trained", "token_texts")}
     Episode.objects.create(id=uuid.uuid4(), run=run, attempt=1, task="t", **named)
     bank = old(b"bank")
-    BankVersion.objects.create(bank=Bank.objects.create(team=team, slug="quiz", name="Quiz", environment="quiz"), number=1, digest="d", blob=bank, size=4)
+    BankVersion.objects.create(
+        bank=Bank.objects.create(team=team, slug="quiz", name="Quiz", environment="quiz"), number=1, digest="d", blob=bank, size=4
+    )
     orphan = old(b"orphan")
     assert sum(storage.sweep(prefix, tasks.named_blobs) for prefix in storage.PREFIXES) == 1
     assert all(storage.exists(name) for name in [*named.values(), bank]) and not storage.exists(orphan)

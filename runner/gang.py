@@ -31,6 +31,10 @@ class GangError(RuntimeError):
     """The cluster did not give the run its processes; the message says which and what to look at."""
 
 
+class Unwanted(Exception):
+    """The run was asked to stop before its first step."""
+
+
 def connect(on_timeout: Callable[[str], None], namespace: str) -> None:
     """Join the cluster named by RAY_ADDRESS. A wrong address makes Ray wait for minutes: `on_timeout` is called after CONNECT_SECONDS."""
     address = os.environ.get("RAY_ADDRESS", "auto")
@@ -141,9 +145,17 @@ class WorkerActor(_Process):
 class Gang:
     """Starts the actors in the granted bundles and talks to them. `components` fills as processes register."""
 
-    def __init__(self, assignment: Assignment, bank: Bank, components: dict[str, Component], log: Callable[[str, str], None]):
-        """`log` takes a level and a message. Raises GangError."""
-        self.assignment, self.components, self.log = assignment, components, log
+    def __init__(
+        self,
+        assignment: Assignment,
+        bank: Bank,
+        components: dict[str, Component],
+        log: Callable[[str, str], None],
+        unwanted: Callable[[], bool] = lambda: False,
+    ):
+        """`log` takes a level and a message; `unwanted` is asked while the models are made ready. Raises GangError."""
+        self.assignment, self.components, self.log, self.unwanted = assignment, components, log, unwanted
+        self._ready = False
         self.device = "cuda" if assignment.config.resources.gpus else "cpu"
         self._replacements: Counter[int] = Counter()
         self.count = assignment.config.resources.rollout_workers
@@ -173,7 +185,7 @@ class Gang:
     def wait(self, reference) -> Any:
         """The result of a learner's call. Raises GangError when its process is gone, or what the call raised."""
         try:
-            return ray.get(reference)
+            return self._get(reference)
         except ray.exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
         except GONE as error:
@@ -191,6 +203,7 @@ class Gang:
         self.wait(learner)
         for worker, call in enumerate(calls):
             self.result(worker, call)
+        self._ready = True
 
     # ------------------------------------------------------------ workers
     def call(self, worker: int, method: str, *arguments) -> Any:
@@ -198,7 +211,7 @@ class Gang:
 
     def result(self, worker: int, reference) -> Any:
         try:
-            return ray.get(reference)
+            return self._get(reference)
         except ray.exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
         except GONE as error:
@@ -232,6 +245,13 @@ class Gang:
         self.result(worker, self.call(worker, "load_policy", self._folder, self.device))
         if self._weights is not None:
             self.result(worker, self.call(worker, "load_weights", self._weights))
+
+    def _get(self, reference: Any) -> Any:
+        """Before the first step nothing is lost by giving up, and building a model may take minutes. Raises Unwanted."""
+        while not self._ready and not ray.wait([reference], timeout=0.5)[0]:
+            if self.unwanted():
+                raise Unwanted
+        return ray.get(reference)
 
     def _result_or_again(self, worker: int, call: Any, method: str, arguments: Sequence) -> Any:
         try:

@@ -62,6 +62,7 @@ class Loop:
         self.stage_entered: int | None = None
         self.evaluated: set[int] = set()
         self.sampler: Sampler | None = None
+        self.skipped: str | None = None
         self.dispatcher = Dispatcher(gang, assignment.attempt)
         self.sync = WeightSync(gang, self.dispatcher, self.emitter, bank, self.config)
         self.checkpointer = Checkpointer(assignment, gang, around.control, self.emitter)
@@ -151,8 +152,9 @@ class Loop:
             for outcome in batch.outcomes:
                 self.episodes.ended(outcome)
         report = self.gang.wait(learning)
-        if report.skipped:
+        if report.skipped and report.skipped != self.skipped:
             self.emitter.log("warning", f"step {step}: the weights did not move: {report.skipped}", component="learner")
+        self.skipped = report.skipped
         with clock.measure("sync"):
             difference = self.sync.push(step)
         with clock.measure("report"):

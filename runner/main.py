@@ -14,8 +14,11 @@ import threading
 import traceback
 from pathlib import Path
 
+from runner import preflight
 from runner.assignment import Assignment, Bank, Refused, Resume, from_claim, local_grant, open_bank
 from runner.contract.parse import InvalidDocument, load_text, parse
+from runner.gang import Gang, Unwanted, connect
+from runner.loop import Loop, Surroundings
 from runner.reporting.control import ClaimRefused, Control, NoControl, Unreachable
 from runner.reporting.emitter import Emitter
 from runner.reporting.exit_record import exit_record, write_exit_record
@@ -102,7 +105,7 @@ class Driver:
         self.vitals = Vitals(components={"driver": Component.own()})
         self.stop = StopRequest()
         self.heartbeat = Heartbeat(control, self.vitals, self.stop, self.emitter, self._fenced)
-        self.gang = None
+        self.gang: Gang | None = None
 
     def run(self) -> int:
         """Exit status. The exit record is on disk before anything else can go wrong."""
@@ -112,7 +115,7 @@ class Driver:
         except KeyboardInterrupt:
             outcome, reason = "stopped", "interrupted"
         except Refused as refused:
-            outcome, reason, error = "failed", "refused by the node's preflight", refused
+            outcome, reason, error = "failed", str(refused), refused
         except Exception as failure:
             outcome, reason, error = "failed", f"{type(failure).__name__}: {failure}", failure
         if error:
@@ -121,10 +124,6 @@ class Driver:
         return FAILED if outcome == "failed" else 0
 
     def _run(self) -> str:
-        from runner import preflight
-        from runner.gang import Gang, connect
-        from runner.loop import Loop, Surroundings
-
         self._listen_to_signals()
         config = self.assignment.config
         self._phase("preflight")
@@ -138,16 +137,23 @@ class Driver:
         connect(self._unanswered, f"assay-{self.assignment.attempt}")
         self._listen_to_signals()
         self._phase("starting processes")
-        self.gang = Gang(self.assignment, bank, self.vitals.components, lambda level, message: self.emitter.log(level, message))
+        self.gang = Gang(self.assignment, bank, self.vitals.components, self.emitter.log, lambda: self.stop.asked)
+        try:
+            self._prepare(bank)
+        except Unwanted:
+            return "stopped"
+        around = Surroundings(self.emitter, self.control, self.vitals, self.stop, self.heartbeat)
+        return Loop(self.assignment, bank, self.gang, around).run()
+
+    def _prepare(self, bank: Bank) -> None:
+        """Models on both sides, and the checks that need their folder. Raises Refused, Unwanted."""
         self._phase("preparing the model")
         folder = self.gang.resolve_model()
         preflight.check_room(self.assignment, folder)
         self.gang.every_worker("load_tokenizer", folder)
-        preflight.check_lengths(self.gang, bank, config)
+        preflight.check_lengths(self.gang, bank, self.assignment.config)
         self._phase("loading the model")
         self.gang.build()
-        around = Surroundings(self.emitter, self.control, self.vitals, self.stop, self.heartbeat)
-        return Loop(self.assignment, bank, self.gang, around).run()
 
     def _leave(self, record: dict) -> None:
         write_exit_record(self.assignment.folder, record)

@@ -287,6 +287,7 @@ class Gang:
             raise GangError(f"a process of {', '.join(names)} died while starting: {error}") from error
         for name, identity in zip(names, identities, strict=True):
             self.components[name] = Component(identity["pid"], identity["started"], identity["host"], "running")
+            self.log("info", f"{name} is process {identity['pid']} on {identity['host']}")
 
 
 def _placed(assignment: Assignment) -> list:

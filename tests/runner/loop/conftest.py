@@ -59,10 +59,11 @@ def choice_task(number: int, split: str) -> Task:
 
 @pytest.fixture(scope="session")
 def bank_file(tmp_path_factory):
-    """Thirty questions, ten of them held out, and as many demonstrations."""
+    """Thirty questions, ten of them held out, with statements and answered questions for a warm start."""
     tasks = [choice_task(number, "train" if number < 20 else "eval") for number in range(30)]
-    demonstrations = [Demonstration(key=f"d{number}", kind="statement", completion=f"{SUBJECTS[number % 10]} is number {number}.") for number in range(20)]
-    data, _ = write_bank([*tasks, *demonstrations])
+    facts = [Demonstration(key=f"fact-{number}", kind="statement", completion=f"{SUBJECTS[number % 10]} is number {number}.") for number in range(20)]
+    forms = [Demonstration(key=f"form-{number}", kind="format", prompt=f"Which is number {number}?", completion="ABCD"[number % 4]) for number in range(20)]
+    data, _ = write_bank([*tasks, *facts, *forms])
     path = tmp_path_factory.mktemp("bank") / "bank.zst"
     path.write_bytes(data)
     return path
@@ -78,7 +79,8 @@ def document(tiny_qwen3):
         "environment": {"type": "quiz"},
         "sampling": {"max_new_tokens": 4},
         "stages": [
-            {"type": "sft", "steps": 3, "batch_size": 4, "optimizer": {"learning_rate": 1e-3}},
+            # Enough for a random model to answer with letters now and then, so that rewards differ and GRPO has something to learn.
+            {"type": "sft", "steps": 3, "batch_size": 16, "kinds": ["format"], "optimizer": {"learning_rate": 5e-2}},
             {"type": "grpo", "steps": 5, "batch_size": 16, "group_size": 4, "optimizer": {"learning_rate": 1e-3}, "filters": {"zero_advantage": "monitor"}},
         ],
         "evaluation": {"type": "held_out", "every_steps": 6, "without_question": True},

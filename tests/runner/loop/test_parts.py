@@ -67,7 +67,7 @@ def test_a_grant_asks_only_for_what_it_has():
 def test_the_bank_is_filtered_and_its_digest_checked(config, bank_file):
     data = bank_file.read_bytes()
     bank = open_bank(data, config)
-    assert (len(bank.train), len(bank.held_out), len(bank.demonstrations)) == (20, 10, 20)
+    assert (len(bank.train), len(bank.held_out), len(bank.demonstrations)) == (20, 10, 40)
     with pytest.raises(Refused, match="digest") as refused:
         open_bank(data, config, "0" * 64)
     assert refused.value.pointer == "/environment/version"

@@ -3,6 +3,7 @@
 import filecmp
 import math
 import os
+import re
 import signal
 import time
 
@@ -39,6 +40,12 @@ def wait_for_log(process, out, text, number=1, seconds=600):
         time.sleep(0.02)
 
 
+def actors(out):
+    """The processes this run registered, by name: other runs on the machine are none of our business."""
+    log = (out / "attempts" / "1" / "driver.log").read_text()
+    return {name: psutil.Process(int(pid)) for name, pid in re.findall(r"(learner|worker-\d+) is process (\d+)", log)}
+
+
 def weights(out, number, step):
     return out / "checkpoints" / f"attempt_{number}" / f"step_{step}"
 
@@ -62,6 +69,15 @@ def test_every_step_has_its_metrics_and_only_once(unbroken):
         assert [name for name in grpo if (name, step) not in points] == []
         assert points["staleness/max", step] == 0 and abs(points["rollout_corr/kl", step]) < 1e-5
         assert points["weight_sync/probe_difference", step] < 1e-4
+
+
+def test_rewards_differ_and_move_the_weights(unbroken):
+    """Otherwise the comparisons of bits below would compare a model that stands still."""
+    points = unbroken.points()
+    assert sum(points["actor/grad_norm", step] > 0 for step in range(4, 9)) >= 3
+    assert 0 < sum(points["critic/score/mean", step] for step in range(4, 9)) < 5
+    after_sft, after_grpo = (weights(unbroken.out, 1, step) / "model" / "model.safetensors" for step in (3, 8))
+    assert not filecmp.cmp(after_sft, after_grpo, shallow=False)
 
 
 def test_every_metric_is_in_the_dictionary(unbroken):
@@ -160,10 +176,8 @@ def test_stopped_and_resumed_equals_never_stopped(unbroken, tmp_path, document, 
 def test_kill_minus_nine_of_the_driver_ends_its_actors_and_gives_the_group_back(tmp_path, document, bank_file, ray_address):
     process = start(tmp_path, document, bank_file, ray_address)
     wait_for_log(process, tmp_path, "step 1 ")
-    session = psutil.Process(process.pid).parent()
-    actors = [item for item in psutil.process_iter(["name"]) if item.info["name"] in ("ray::LearnerActor", "ray::WorkerActor")]
-    mine = [item for item in actors if item.is_running()]
-    assert session and len(mine) >= 3
+    mine = list(actors(tmp_path).values())
+    assert len(mine) == 3
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     gone, alive = psutil.wait_procs(mine, timeout=30)
@@ -176,8 +190,7 @@ def test_kill_minus_nine_of_the_driver_ends_its_actors_and_gives_the_group_back(
 def test_a_worker_that_dies_is_replaced_and_the_run_keeps_its_numbers(unbroken, tmp_path, document, bank_file, ray_address):
     process = start(tmp_path, document, bank_file, ray_address)
     wait_for_log(process, tmp_path, "step 4 ")
-    victims = [item for item in psutil.process_iter(["name"]) if item.info["name"].startswith("ray::WorkerActor")]
-    victims[0].kill()
+    actors(tmp_path)["worker-1"].kill()
     survived = finish(process, tmp_path)
     assert survived.status == 0 and survived.record["outcome"] == "succeeded", survived.output
     assert log_has(tmp_path, "was lost and is replaced")

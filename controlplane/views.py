@@ -1,8 +1,13 @@
 """Pages that belong to no app: the front door, the state of the house, and what is shown when something goes wrong."""
 
+import logging
+
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+
+
+logger = logging.getLogger(__name__)
 
 
 def home(request: HttpRequest) -> HttpResponse:
@@ -37,4 +42,10 @@ def not_found(request: HttpRequest, exception=None) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    return _error(request, 500, "Assay failed to answer", "The log holds the cause under this request id. Your data is safe; try again in a moment.")
+    """The page of last resort: without a database or static files it is plain text, but never a second failure."""
+    title, text = "Assay failed to answer", "The log holds the cause under this request id. Your data is safe; try again in a moment."
+    try:
+        return _error(request, 500, title, text)
+    except Exception:
+        logger.exception("the error page could not be rendered")
+        return HttpResponse(f"{title}\n{text}\nRequest {getattr(request, 'id', '')}\n", status=500, content_type="text/plain; charset=utf-8")

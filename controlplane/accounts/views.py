@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from controlplane.accounts import selectors, services
 from controlplane.accounts.choices import Role, Scope
@@ -20,14 +20,14 @@ def _said(error: ValidationError) -> str:
 
 
 # ---------------------------------------------------------------- signing in
-@require_GET
+@require_safe
 def login_page(request: HttpRequest) -> HttpResponse:
     """Says where links come from; the link itself does the signing in."""
     return redirect("runs") if request.user.is_authenticated else render(request, "accounts/login.html", {"embedded": settings.ASSAY_MODE == "embedded"})
 
 
 @never_cache
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 def login_link(request: HttpRequest, token: str) -> HttpResponse:
     """GET only offers the button, so that a link previewer cannot use the link up; POST signs in."""
     if request.method == "POST":
@@ -50,7 +50,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 
 # ---------------------------------------------------------------- settings
 @login_required
-@require_GET
+@require_safe
 def settings_page(request: HttpRequest) -> HttpResponse:
     context = {
         "tokens": selectors.tokens_of(request.user),

@@ -4,7 +4,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.checkpoints import selectors, services
 from controlplane.checkpoints.models import Checkpoint
@@ -12,7 +12,7 @@ from controlplane.runs.run_views import find_run, page_context
 
 
 @login_required
-@require_GET
+@require_safe
 def checkpoints(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
     rows = list(selectors.for_run(run))

@@ -4,7 +4,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.accounts.choices import Role
 from controlplane.cluster import selectors, services
@@ -14,7 +14,7 @@ from runner.contract.states import RunState
 
 
 @login_required
-@require_GET
+@require_safe
 def cluster(request: HttpRequest) -> HttpResponse:
     """The page, or only its content when the live topic says that something changed."""
     mine = set(request.user.memberships.values_list("team_id", flat=True))

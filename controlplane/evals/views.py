@@ -6,7 +6,7 @@ from itertools import groupby
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from controlplane.evals import selectors
 from controlplane.evals.models import Evaluation, Protocol
@@ -29,7 +29,7 @@ class ProtocolReport:
 
 
 @login_required
-@require_GET
+@require_safe
 def evaluation(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
     found = sorted(selectors.for_run(run), key=lambda one: (one.protocol_id, one.step, one.created_at))

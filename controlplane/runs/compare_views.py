@@ -8,7 +8,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from controlplane.evals import selectors as evals
 from controlplane.runs import selectors
@@ -23,7 +23,7 @@ FEWEST, MOST = 2, 10
 
 
 @login_required
-@require_GET
+@require_safe
 def compare(request: HttpRequest) -> HttpResponse:
     """`runs` lists the identifiers; the first one is what the others are held against unless `baseline` names another."""
     runs = _runs(request)

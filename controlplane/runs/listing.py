@@ -5,7 +5,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db.models import Count, F, FloatField, Q, QuerySet, Value
@@ -101,24 +101,29 @@ class Facet:
 
 def facets(user, filters: RunFilters) -> tuple[int, list[Facet]]:
     """How many runs the filters keep, and each facet's values counted under all the *other* facets' choices."""
-    columns = list(FACETS.values())
-    groups = list(filters.restrict(Run.objects.for_user(user), facets=False).order_by().values_list(*columns).annotate(n=Count("pk")))
-    names = list(FACETS)
-    total = sum(row[-1] for row in groups if _keeps(row, names, filters.facets))
-    return total, [_facet(name, groups, names, filters.facets) for name in names]
+    groups = filters.restrict(Run.objects.for_user(user), facets=False).order_by().values_list(*FACETS.values()).annotate(n=Count("pk"))
+    total, counts = _count(groups, {list(FACETS).index(name): set(values) for name, values in filters.facets.items()})
+    return total, [_facet(name, count, filters.facets.get(name, ())) for name, count in zip(FACETS, counts, strict=True)]
 
 
-def _keeps(row: tuple, names: list[str], chosen: dict) -> bool:
-    return all(row[names.index(name)] in values for name, values in chosen.items())
+def _count(groups, chosen: dict[int, set]) -> tuple[int, list[Counter]]:
+    """Total, and a count of values per facet. A group that fails only one facet's choice still counts in that facet."""
+    total, counts = 0, [Counter() for _ in FACETS]
+    for *row, n in groups:
+        failed = [index for index, values in chosen.items() if row[index] not in values]
+        if not failed:
+            total += n
+            for index, value in enumerate(row):
+                counts[index][value] += n
+        elif len(failed) == 1:
+            counts[failed[0]][row[failed[0]]] += n
+    return total, counts
 
 
-def _facet(name: str, groups: list[tuple], names: list[str], chosen: dict) -> Facet:
-    others = {other: values for other, values in chosen.items() if other != name}
-    counts = Counter({value: 0 for value in chosen.get(name, ())})
-    for row in groups:
-        if row[names.index(name)] and _keeps(row, names, others):
-            counts[row[names.index(name)]] += row[-1]
-    return Facet(name, [(value, count, value in chosen.get(name, ())) for value, count in counts.most_common()])
+def _facet(name: str, counts: Counter, chosen: tuple[str, ...]) -> Facet:
+    """Blank values are no choice; a chosen value stays on offer when nothing is left of it."""
+    found = Counter({**dict.fromkeys(chosen, 0), **{value: count for value, count in counts.items() if value}})
+    return Facet(name, [(value, count, value in chosen) for value, count in found.most_common()])
 
 
 @dataclass(frozen=True)
@@ -163,9 +168,3 @@ def _read(cursor: str, key: str) -> tuple:
     except (ValueError, TypeError) as error:
         raise InvalidFilter(f"cursor: {cursor!r:.60} is not one of ours ({error}); start from the first page") from None
 
-
-def toggled(filters: RunFilters, name: str, value: str) -> RunFilters:
-    """`filters` with one facet value switched."""
-    values = filters.facets.get(name, ())
-    values = tuple(other for other in values if other != value) if value in values else (*values, value)
-    return replace(filters, facets={**filters.facets, name: values} if values else {k: v for k, v in filters.facets.items() if k != name})

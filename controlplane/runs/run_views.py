@@ -9,7 +9,7 @@ from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.accounts.models import AuditEntry
 from controlplane.accounts.roles import may
@@ -70,7 +70,7 @@ def _counts(run: Run) -> dict:
 
 # ---------------------------------------------------------------- overview
 @login_required
-@require_GET
+@require_safe
 def overview(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
     context = page_context(request, run, "overview")
@@ -96,7 +96,7 @@ def live_info(run: Run, attempts: list[Attempt]) -> dict:
 
 
 @login_required
-@require_GET
+@require_safe
 def header(request: HttpRequest, pk) -> HttpResponse:
     """Header and health strip, read again when the run changed."""
     run = find_run(request, pk)
@@ -107,7 +107,7 @@ def header(request: HttpRequest, pk) -> HttpResponse:
 
 
 @login_required
-@require_GET
+@require_safe
 def metrics(request: HttpRequest, pk) -> HttpResponse:
     """Charts of one group of metrics, or of those a search finds."""
     run = find_run(request, pk)
@@ -120,7 +120,7 @@ def metrics(request: HttpRequest, pk) -> HttpResponse:
 
 # ---------------------------------------------------------------- config and audit
 @login_required
-@require_GET
+@require_safe
 def config(request: HttpRequest, pk) -> HttpResponse:
     """The resolved document as the runner gets it, and how it differs from its parent's."""
     run = find_run(request, pk)
@@ -139,7 +139,7 @@ def config(request: HttpRequest, pk) -> HttpResponse:
 
 
 @login_required
-@require_GET
+@require_safe
 def audit(request: HttpRequest, pk) -> HttpResponse:
     """The run's own events and what people did to it."""
     run = find_run(request, pk)

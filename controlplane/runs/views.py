@@ -8,7 +8,7 @@ from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.runs import listing, services
 from controlplane.runs.exceptions import Conflict
@@ -33,7 +33,7 @@ def _rows(runs: list[Run]) -> list[dict]:
 
 
 @login_required
-@require_GET
+@require_safe
 def run_list(request: HttpRequest) -> HttpResponse:
     """The whole page, or only the table when htmx asks for it."""
     try:
@@ -56,7 +56,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-@require_GET
+@require_safe
 def run_rows(request: HttpRequest) -> HttpResponse:
     """Fresh rows of the runs in `ids`, for the live list to patch in place."""
     ids = _ids(request.GET.get("ids", "").split(","))[: listing.PAGE]

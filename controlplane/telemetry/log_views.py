@@ -4,7 +4,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from controlplane.runs.run_views import find_run, page_context
 from controlplane.telemetry.models import LogLine
@@ -15,7 +15,7 @@ PAGE = 200
 
 
 @login_required
-@require_GET
+@require_safe
 def logs(request: HttpRequest, pk) -> HttpResponse:
     """The newest lines, or with `before` the page above them for htmx to put on top."""
     run = find_run(request, pk)

@@ -47,7 +47,6 @@ document.addEventListener("click", (event) => {
   for (const other of tab.parentElement.querySelectorAll("[data-panel]")) {
     const chosen = other === tab;
     other.setAttribute("aria-selected", String(chosen));
-    other.setAttribute("aria-pressed", String(chosen));
     const panel = document.querySelector(/** @type {HTMLElement} */ (other).dataset.panel ?? "");
     if (panel) panel.toggleAttribute("hidden", !chosen);
   }

@@ -127,6 +127,14 @@ def test_a_failure_shows_the_request_id_and_no_trace(owner, monkeypatch):
     assert answer.status_code == 500 and answer["X-Request-ID"] in html and "ZeroDivisionError" not in html
 
 
+def test_a_failure_of_the_error_page_itself_is_plain_text(owner, monkeypatch):
+    monkeypatch.setattr("controlplane.context.tick_age", lambda: 1 / 0)
+    browser = signed_in(owner)
+    browser.raise_request_exception = False
+    answer = browser.get("/settings")
+    assert answer.status_code == 500 and answer["Content-Type"].startswith("text/plain") and answer["X-Request-ID"] in answer.content.decode()
+
+
 def test_a_stale_form_is_told_apart_from_a_missing_role(owner):
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(owner)

@@ -239,4 +239,4 @@ def test_no_interleaving_breaks_a_run(monkeypatch, team, owner, bank):
     assert ends | {("requeued", None), ("stop_requested", None), ("released", "lost")} <= Lifecycle.visited
 
 
-_EXAMPLES = settings(max_examples=200, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
+_EXAMPLES = settings(max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))

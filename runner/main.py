@@ -29,6 +29,8 @@ FAILED, CLAIM_REFUSED, FENCED, UNREACHABLE = 1, 3, 4, 5
 CHECKOUT = Path(__file__).resolve().parent.parent
 # What a SIGTERM leaves for finishing the step and saving; the control plane names its own grace in the heartbeat.
 TERM_GRACE_SECONDS = 30.0
+# The last evaluation is megabytes, and a busy control plane takes its time; what is undelivered then waits for a replay.
+DELIVERY_SECONDS = 60.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -161,7 +163,7 @@ class Driver:
         if self.gang:
             self._end_gang()
         self.heartbeat.close()
-        delivered = self.emitter.close()
+        delivered = self.emitter.close(DELIVERY_SECONDS)
         self.control.exit(record)
         self.control.flush()
         if delivered and not any((self.assignment.folder / "spool").iterdir()):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from dataclasses import dataclass
 
 from django.db import transaction
@@ -24,6 +25,8 @@ from runner.contract.states import AttemptState, RunState
 logger = logging.getLogger(__name__)
 
 EXIT_GRACE_S = 20.0
+# More than the minute a driver takes at most (runner.main.DELIVERY_SECONDS).
+DELIVERY_S = 90.0
 MAX_EXIT_RECORD = 1 << 20
 
 
@@ -107,16 +110,19 @@ def watch(attempt: Attempt, word: Word) -> None:
 
 
 def facts_of(attempt: Attempt, word: Word, silence: float) -> Facts:
-    driver = [entry for entry in attempt.processes if entry["component"] == "driver"]
-    seen = processes.look(driver)
+    seen = driver_of(attempt)
     return Facts(
         claimed=attempt.claimed_at is not None,
         stopping=attempt.run.stop_requested_at is not None,
         job=word.status,
-        driver=None if not driver or seen.elsewhere else bool(seen.alive),
+        driver=None if seen == processes.Seen() or seen.elsewhere else bool(seen.alive),
         silence=silence,
         message=word.message,
     )
+
+
+def driver_of(attempt: Attempt) -> processes.Seen:
+    return processes.look([entry for entry in attempt.processes if entry["component"] == "driver"])
 
 
 @transaction.atomic
@@ -146,6 +152,19 @@ def exit_record_on_disk(attempt: Attempt) -> dict | None:
         logger.warning("exit record %s is not usable: %s", path, error)
         return None
     return record
+
+
+def is_delivering(attempt: Attempt) -> bool:
+    """Whether its driver wrote the record and now hands over what it has reported; it sends the record itself when that is done.
+
+    To end the attempt earlier would call its open episodes lost, and end the driver before the last evaluation arrived.
+    """
+    record = None if attempt.exit_record else exit_record_on_disk(attempt)
+    at = record.get("at") if record else None
+    if not isinstance(at, int | float) or time.time() - at > DELIVERY_S:
+        return False
+    seen = driver_of(attempt)
+    return bool(seen.alive or seen.elsewhere)
 
 
 def end_by_record(attempt: Attempt) -> bool:

@@ -162,7 +162,7 @@ def next_check(run_id) -> datetime | None:
 
 def advance(attempt: Attempt, ray: RayJobs) -> None:
     """One step of an open attempt. The exit record, sent or found on disk, comes before anything Ray says."""
-    if attempts.end_by_record(attempt):
+    if attempts.is_delivering(attempt) or attempts.end_by_record(attempt):
         return
     if attempt.state == AttemptState.GRANTED:
         return submit(attempt, ray)

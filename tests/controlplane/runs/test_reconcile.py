@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -181,6 +182,18 @@ def test_the_exit_record_on_disk_is_enough(launch, ray, driver_of):
     (folder / "exit.json").write_text(json.dumps({"outcome": "succeeded", "step": 10}))
     again(run)
     assert run.state == "succeeded" and run.attempts.get().exit_record["step"] == 10
+
+
+@pytest.mark.parametrize(("age", "state"), [(5, "active"), (95, "succeeded")])
+def test_a_driver_that_left_its_record_may_first_deliver_what_it_reported(launch, ray, driver_of, age, state):
+    run, driver = running(launch, driver_of)
+    folder = run_folder(run.pk) / "attempts" / "1"
+    folder.mkdir(parents=True)
+    (folder / "exit.json").write_text(json.dumps({"outcome": "succeeded", "step": 10, "at": time.time() - age}))
+    assert again(run).state == state
+    driver.exit("succeeded")
+    run.refresh_from_db()
+    assert run.state == "succeeded"
 
 
 def test_a_torn_exit_record_is_no_exit_record(launch, ray, driver_of):

@@ -99,10 +99,19 @@ function onRequestFailed(event) {
   toast(request?.status ? `The server answered ${request.status}${id ? ` (request ${id})` : ""}` : "The server did not answer", "error");
 }
 
+/** Blank fields stay out of addresses. @param {any} event */
+function onRequest(event) {
+  const { parameters, verb } = event.detail;
+  if (verb !== "get") return;
+  for (const name of Object.keys(parameters)) if (parameters[name] === "") delete parameters[name];
+}
+
 document.addEventListener("click", onClick);
 document.addEventListener("submit", onSubmit);
 document.addEventListener("change", onChange);
+document.addEventListener("htmx:configRequest", onRequest);
 document.addEventListener("htmx:responseError", onRequestFailed);
+document.addEventListener("htmx:sendError", onRequestFailed);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.querySelector("details.menu[open]")?.removeAttribute("open");
 });

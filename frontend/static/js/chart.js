@@ -81,7 +81,8 @@ function traces(line, view) {
     y: view.stacked ? columns.mean : smoothed(columns.mean, view.smoothing),
     line: { color: colour, width: 1.6, dash: line.dash ?? "solid" },
     marker: { color: colour, size: 6 },
-    hovertemplate: line.series.width > 1 ? "%{y:.4g} <i>(%{customdata[1]:.3g} to %{customdata[2]:.3g}, n=%{customdata[0]})</i>" : "%{y:.4g}",
+    // No tags in it: Plotly turns them into style attributes, which the content policy blocks.
+    hovertemplate: line.series.width > 1 ? "%{y:.4g} (%{customdata[1]:.3g} to %{customdata[2]:.3g}, n = %{customdata[0]})" : "%{y:.4g}",
     ...(view.stacked ? { stackgroup: "all", fillcolor: colour + "88", line: { width: 0.6, color: colour } } : {}),
   };
   const raw = view.smoothing && !view.stacked ? [{ x, y: columns.mean, type: "scatter", mode: "lines", line: { color: colour + FADED, width: 1 }, hoverinfo: "skip" }] : [];
@@ -145,7 +146,7 @@ function layout(view) {
     font: { family: "Inter, system-ui, sans-serif", size: 11, color: c["--text"] },
     hovermode: "x unified", dragmode: "zoom", uirevision: "keep",
     hoverlabel: { bgcolor: c["--raised"], bordercolor: c["--line-strong"], font: { size: 11, color: c["--text"] } },
-    xaxis: { ...axis, fixedrange: false, showgrid: false, anchor: "y2", hoverformat: view.axis === "wall" ? "%H:%M:%S" : ",d", type: view.axis === "wall" ? "date" : "linear",
+    xaxis: { ...axis, fixedrange: false, showgrid: false, anchor: "y2", spikecolor: c["--line-strong"], spikethickness: 1, spikedash: "solid", hoverformat: view.axis === "wall" ? "%H:%M:%S" : ",d", type: view.axis === "wall" ? "date" : "linear",
       range: span(view), autorange: false, tickformat: view.axis === "wall" ? "" : "~s" },
     yaxis: { ...axis, domain: [floor, 1], nticks: 5, tickformat: isLarge(view) ? "~s" : "~g" },
     yaxis2: { domain: [0, 0.08], range: [-1, 1], visible: false, fixedrange: true },

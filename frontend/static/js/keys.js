@@ -34,7 +34,7 @@ function current() {
 
 /** @param {EventTarget | null} target */
 function isTyping(target) {
-  return target instanceof HTMLElement && (target.isContentEditable || target.matches("textarea, select, input:not([type=checkbox]):not([type=radio])"));
+  return target instanceof HTMLElement && (target.isContentEditable || target.matches("textarea, select, input:not([type=checkbox]):not([type=radio]):not([type=range])"));
 }
 
 /** @param {KeyboardEvent} event */

@@ -119,7 +119,7 @@ clusters = st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(0, 8),
 queues = st.lists(st.tuples(bundle_lists, st.integers(-3, 3), st.floats(0, 2 * AGING_S)), max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(clusters, queues)
 def test_nothing_is_double_booked_and_every_grant_is_whole(capacity, queue):
     requests = [Request(index, bundles, priority, waited) for index, (bundles, priority, waited) in enumerate(queue)]
@@ -137,7 +137,7 @@ def test_nothing_is_double_booked_and_every_grant_is_whole(capacity, queue):
     assert all(capacity[node].holds(held) for node, held in used.items())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=40), st.lists(st.integers(1, 5), min_size=1, max_size=40))
 def test_a_big_gang_starts_once_those_before_it_end_however_many_small_ones_arrive(sizes, durations):
     """Simulated minutes: eight GPUs, a stream of small runs, one run that needs all eight."""

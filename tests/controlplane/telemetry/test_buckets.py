@@ -87,7 +87,7 @@ BATCH = st.tuples(st.integers(1, 3), st.lists(st.tuples(st.sampled_from(["a", "b
 
 
 @pytest.mark.django_db
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     batches=st.lists(BATCH, min_size=1, max_size=6),
     firsts=st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 300)),

@@ -36,14 +36,14 @@ _SAMPLE = {
     "stages": [
         {
             "type": "sft",
-            "steps": 300,
-            "batch_size": 96,
-            "optimizer": {"learning_rate": 1e-3, "beta2": 0.95, "warmup_steps": 30, "schedule": "linear"},
+            "steps": 900,
+            "batch_size": 64,
+            "optimizer": {"learning_rate": 2e-3, "beta2": 0.95, "warmup_steps": 30, "schedule": "linear"},
         },
         {
             "type": "grpo",
-            "steps": 40,
-            "batch_size": 256,
+            "steps": 120,
+            "batch_size": 512,
             "group_size": 8,
             "optimizer": {"learning_rate": 5e-4, "beta2": 0.95, "warmup_steps": 5, "schedule": "linear"},
         },
@@ -64,7 +64,7 @@ _ALL = (
         "sample",
         1,
         "Sample run",
-        "Teaches a few-million-weight model the quiz's facts as statements and the answer format, then improves it by GRPO. Minutes on two cores.",
+        "Teaches a million-weight model the quiz's facts as statements and the answer format, then improves it by GRPO. Minutes on two cores.",
         _SAMPLE,
         {"/stages/0": "measured on two cores", "/stages/1": "measured on two cores"},
     ),

@@ -1,7 +1,15 @@
 """assay-tiny: a Qwen3-shaped model of about a million weights and its own tokenizer, built on the spot.
 
 The tokenizer is a byte-level BPE trained on the bank's text, so that its words and figures are single tokens and prompts stay
-short. The weights are random, a function of the seed. Nothing is downloaded.
+short. Nothing is downloaded.
+
+The weights are random, a function of the seed, but for where attention looks at the start. Every pretrained language model has
+heads that look at the token before, and heads that look at tokens like the current one; together they read a list. Random
+weights form them only after some ten times the training that the sample run has time for. So they are built in, by choice of
+the query and key projections alone; what a head does with what it looks at is left to learn:
+  layer 0, head 0   attends one token back. It needs queries and keys that say where, not what: one embedding feature is the
+                    same for every token, both read it alone, and the fastest rotary pairs turn it into a position.
+  every other head  has equal query and key projections on the slow rotary pairs, so like attends to like at any distance.
 """
 
 import os
@@ -16,9 +24,16 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from runner.contract.bank import Demonstration, Task, read_bank
 from runner.environments.choice import prompt_messages, read_payload
 
-REVISION = "assay-tiny-1"
+REVISION = "assay-tiny-2"
 VOCABULARY = 4096
 CONTEXT = 2048
+SCALE = 0.02
+ROTARY_BASE = 10_000.0
+# Rotary pairs that turn fast enough to tell neighbours apart, and those too fast to be the same at any distance.
+POSITION_PAIRS = 3
+FAST_PAIRS = 6
+# How sharply layer 0 attends at the start: the gain of both query and key norm.
+SHARPNESS = 2.2
 END, USER, ASSISTANT, SYSTEM = "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
 PAD = "<|pad|>"
 
@@ -65,9 +80,50 @@ def build(folder: Path, corpus: Iterator[str], seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Qwen3ForCausalLM(configuration(tokenizer))
+        aim_attention(network)
     network.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+@torch.no_grad()
+def aim_attention(network: Qwen3ForCausalLM) -> None:
+    """Give every head its first direction of sight; see above."""
+    width, size = network.config.hidden_size, network.config.head_dim
+    network.model.embed_tokens.weight[:, 0] = 0.5 * SCALE * width**0.5
+    for number, layer in enumerate(network.model.layers):
+        attention = layer.self_attn
+        queries, keys = (projection.weight.view(-1, size, width) for projection in (attention.q_proj, attention.k_proj))
+        for head in range(len(queries)):
+            if number == head == 0:
+                _look_back(queries[head], keys[head])
+            else:
+                _look_for_likes(queries[head], keys[head])
+    first = network.model.layers[0].self_attn
+    first.q_norm.weight.fill_(SHARPNESS)
+    first.k_norm.weight.fill_(SHARPNESS)
+
+
+def _look_back(query: torch.Tensor, key: torch.Tensor) -> None:
+    """query and key [size, width]: score(distance) = Σ cos(fᵢ·(distance − 1)) over the fast rotary pairs, greatest at distance 1."""
+    half = len(query) // 2
+    speeds = ROTARY_BASE ** (-torch.arange(POSITION_PAIRS) / half)
+    for projection in (query, key):
+        projection *= 0.1
+    query[:POSITION_PAIRS, 0] += 0.3
+    key[:POSITION_PAIRS, 0] += 0.3 * speeds.cos()
+    key[half : half + POSITION_PAIRS, 0] += 0.3 * speeds.sin()
+
+
+def _look_for_likes(query: torch.Tensor, key: torch.Tensor) -> None:
+    """query and key [size, width] become the same orthonormal rows, scaled; the constant feature and the fast pairs are left out."""
+    size, width = query.shape
+    rows = torch.linalg.qr(torch.randn(width, size))[0].T * SCALE * width**0.5
+    rows[:, 0] = 0
+    for start in (0, size // 2):
+        rows[start : start + FAST_PAIRS] = 0
+    query.copy_(rows)
+    key.copy_(rows)
 
 
 def configuration(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
@@ -77,9 +133,11 @@ def configuration(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        head_dim=16,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=32,
+        initializer_range=SCALE,
+        rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,

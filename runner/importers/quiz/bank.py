@@ -9,7 +9,7 @@ from runner.importers.report import Report
 FAMILIES = (*biology.FAMILIES, *chemistry.FAMILIES, *materials.FAMILIES, *physics.FAMILIES)
 # A training question's options must vary, or a small model memorises them instead of reading them.
 TRAIN_ROUNDS = 6
-EVAL_ROUNDS = 1
+EVAL_ROUNDS = 3
 
 
 def quiz_bank(seed: int = 0) -> tuple[list[Task], list[Demonstration], Report]:

@@ -6,7 +6,7 @@ SYMBOLS = Family(
     name="symbol", domain="Chemistry", level="L1",
     facts=(
         ("sodium", "Na"), ("iron", "Fe"), ("gold", "Au"), ("silver", "Ag"), ("copper", "Cu"), ("lead", "Pb"),
-        ("tin", "Sn"), ("mercury", "Hg"), ("antimony", "Sb"), ("magnesium", "Mg"), ("manganese", "Mn"), ("zinc", "Zn"),
+        ("tin", "Sn"), ("mercury", "Hg"),
     ),
     statements=(
         "The chemical symbol of {s} is {a}.",
@@ -26,36 +26,11 @@ SYMBOLS = Family(
     ),
 )
 
-ATOMIC_NUMBERS = Family(
-    name="atomic-number", domain="Chemistry", level="L1",
-    facts=(
-        ("helium", "2"), ("carbon", "6"), ("nitrogen", "7"), ("oxygen", "8"), ("neon", "10"), ("aluminium", "13"),
-        ("silicon", "14"), ("sulfur", "16"), ("chlorine", "17"), ("argon", "18"), ("calcium", "20"), ("titanium", "22"),
-    ),
-    statements=(
-        "The atomic number of {s} is {a}.",
-        "An atom of {s} has this number of protons: {a}.",
-        "The number of protons in the nucleus of {s} is {a}.",
-        "The element {s} stands in the periodic table at number {a}.",
-    ),
-    train_questions=(
-        "What is the atomic number of {s}?",
-        "How many protons does an atom of {s} have?",
-        "At which number does {s} stand in the periodic table?",
-        "Give the number of protons in the nucleus of {s}.",
-    ),
-    eval_questions=(
-        "Which atomic number does the element {s} have?",
-        "What is the number of protons in {s}?",
-    ),
-)
-
 MOLAR_MASSES = Family(
     name="molar-mass", domain="Chemistry", level="L3",
     facts=tuple((name, f"{molar_mass(formula):.2f}") for name, formula in (
         ("water", "H2O"), ("methane", "CH4"), ("ammonia", "NH3"), ("carbon dioxide", "CO2"), ("table salt", "NaCl"),
-        ("glucose", "C6H12O6"), ("sulfuric acid", "H2SO4"), ("ethanol", "C2H5OH"), ("benzene", "C6H6"),
-        ("slaked lime", "Ca(OH)2"), ("nitric acid", "HNO3"), ("acetic acid", "CH3COOH"),
+        ("glucose", "C6H12O6"), ("sulfuric acid", "H2SO4"), ("ethanol", "C2H5OH"),
     )),
     statements=(
         "The molar mass of {s} in g/mol is {a}.",
@@ -75,29 +50,4 @@ MOLAR_MASSES = Family(
     ),
 )
 
-COMPOUNDS = Family(
-    name="compound", domain="Chemistry", level="L1",
-    facts=(
-        ("quicklime", "CaO"), ("baking soda", "NaHCO3"), ("saltpetre", "KNO3"), ("caustic soda", "NaOH"),
-        ("laughing gas", "N2O"), ("potash", "K2CO3"), ("limestone", "CaCO3"), ("rust", "Fe2O3"),
-        ("blue vitriol", "CuSO4"), ("silica", "SiO2"), ("hydrochloric acid", "HCl"), ("phosphoric acid", "H3PO4"),
-    ),
-    statements=(
-        "The chemical formula of {s} is {a}.",
-        "The compound known as {s} is {a}.",
-        "In formulas {s} is written {a}.",
-        "The main compound in {s} has the formula {a}.",
-    ),
-    train_questions=(
-        "What is the chemical formula of {s}?",
-        "Which compound is known as {s}?",
-        "How is {s} written in formulas?",
-        "Give the formula of the main compound in {s}.",
-    ),
-    eval_questions=(
-        "The compound {s} has which chemical formula?",
-        "Which formula is written for {s}?",
-    ),
-)
-
-FAMILIES = (SYMBOLS, ATOMIC_NUMBERS, MOLAR_MASSES, COMPOUNDS)
+FAMILIES = (SYMBOLS, MOLAR_MASSES)

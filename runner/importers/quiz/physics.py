@@ -1,13 +1,11 @@
-"""Facts of physics; the constants are computed from the defining ones."""
+"""Units and formulas of physics."""
 from runner.importers.quiz.family import Family
-from runner.importers.quiz.formulas import derived_constants, three_figures
 
 UNITS = Family(
     name="si-unit", domain="Physics", level="L1",
     facts=(
         ("force", "newton"), ("energy", "joule"), ("power", "watt"), ("pressure", "pascal"),
         ("electric charge", "coulomb"), ("voltage", "volt"), ("electric resistance", "ohm"), ("capacitance", "farad"),
-        ("inductance", "henry"), ("frequency", "hertz"), ("temperature", "kelvin"), ("illuminance", "lux"),
     ),
     statements=(
         "The SI unit of {s} is the {a}.",
@@ -32,8 +30,6 @@ FORMULAS = Family(
     facts=(
         ("kinetic energy", "mv²/2"), ("momentum", "mv"), ("weight", "mg"), ("gravitational potential energy", "mgh"),
         ("rest energy", "mc²"), ("photon energy", "hf"), ("spring energy", "kx²/2"), ("electric power", "VI"),
-        ("centripetal acceleration", "v²/r"), ("charge on a capacitor", "CV"), ("density", "m/V"),
-        ("period of a pendulum", "2π√(L/g)"),
     ),
     statements=(
         "The formula for {s} is {a}.",
@@ -53,51 +49,4 @@ FORMULAS = Family(
     ),
 )
 
-CONSTANTS = Family(
-    name="constant", domain="Physics", level="L3",
-    facts=tuple((name, three_figures(value)) for name, value in derived_constants().items()),
-    statements=(
-        "The value of the {s} in SI units is {a}.",
-        "In SI units the {s} equals {a}.",
-        "To three figures the {s} is {a}.",
-        "Tables give for the {s} the value {a}.",
-    ),
-    train_questions=(
-        "What is the value of the {s} in SI units?",
-        "In SI units the {s} equals what?",
-        "Which value do tables give for the {s}?",
-        "To three figures, what is the {s}?",
-    ),
-    eval_questions=(
-        "Which value has the {s} in SI units?",
-        "The {s} equals what value?",
-    ),
-)
-
-INSTRUMENTS = Family(
-    name="instrument", domain="Physics", level="L1",
-    facts=(
-        ("barometer", "air pressure"), ("ammeter", "electric current"), ("hygrometer", "humidity"),
-        ("anemometer", "wind speed"), ("seismometer", "ground motion"), ("calorimeter", "heat"),
-        ("tachometer", "rotation speed"), ("dosimeter", "radiation dose"), ("accelerometer", "acceleration"),
-        ("viscometer", "viscosity"), ("magnetometer", "magnetic field"), ("refractometer", "refractive index"),
-    ),
-    statements=(
-        "The instrument called {s} measures {a}.",
-        "A laboratory uses the {s} to measure {a}.",
-        "The quantity read from the {s} is {a}.",
-        "The scale of the {s} shows {a}.",
-    ),
-    train_questions=(
-        "What does the {s} measure?",
-        "Which quantity is read from the {s}?",
-        "The scale of the {s} shows which quantity?",
-        "A laboratory uses the {s} to measure what?",
-    ),
-    eval_questions=(
-        "Which quantity does the instrument called {s} measure?",
-        "What is the quantity that the {s} shows?",
-    ),
-)
-
-FAMILIES = (UNITS, FORMULAS, CONSTANTS, INSTRUMENTS)
+FAMILIES = (UNITS, FORMULAS)

@@ -11,17 +11,22 @@ from runner.contract.bank import Choice, ChoicePayload, Task
 from runner.importers.quiz.family import CHOICES, Family
 
 LETTERS = "ABCD"
+MOST_DRAWS = 10_000
 Block = tuple[int, ...]
 
 
 def blocks(family: Family, rng: random.Random, taken: set[frozenset[int]]) -> list[Block]:
-    """Cut the family's fact numbers into random blocks of four, none of which is in `taken`; adds them to it."""
-    while True:
+    """Cut the family's fact numbers into random blocks of four, none of which is in `taken`; adds them to it.
+
+    Raises ValueError when there seems to be no such cut left.
+    """
+    for _ in range(MOST_DRAWS):
         order = rng.sample(range(len(family.facts)), len(family.facts))
         cut = [tuple(order[i:i + CHOICES]) for i in range(0, len(order), CHOICES)]
         if taken.isdisjoint(map(frozenset, cut)):
             taken.update(map(frozenset, cut))
             return cut
+    raise ValueError(f"family {family.name}: {len(family.facts)} facts give no further option sets beside {len(taken)} used ones; ask in fewer rounds")
 
 
 def arranged(block: Block, rng: random.Random) -> Iterator[tuple[int, list[int]]]:

@@ -57,7 +57,15 @@ def status(home) -> dict:
 def post_job(address: str, script: str) -> None:
     body = json.dumps({"entrypoint": f"{sys.executable} -c '{script}'"}).encode()
     request = urllib.request.Request(f"{address}/api/jobs/", data=body, headers={"content-type": "application/json"})
-    DIRECT.open(request, timeout=20).close()
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return DIRECT.open(request, timeout=20).close()
+        except OSError:
+            # On a loaded machine Ray may be restarting after its own health check gave up.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 def listening_addresses(pids: set[int]) -> set[str]:

@@ -168,7 +168,7 @@ def test_a_service_that_keeps_ending_is_reported_with_its_log(folder):
     with Front(house) as front:
         front.start(service(house, "broken", "echo the real reason; exit 7", "none"))
         with pytest.raises(HouseError, match="(?s)nobody listens.*the real reason"):
-            front.wait_for("broken", never, seconds=0.5)
+            front.wait_for("broken", never, seconds=5)
 
 
 def test_a_second_front_is_refused(running):

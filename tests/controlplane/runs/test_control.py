@@ -65,7 +65,7 @@ def test_a_wrong_code_is_forbidden_and_a_right_one_still_works(driver):
     assert driver.claim().status_code == 200
 
 
-def test_an_unknown_attempt_is_as_forbidden_as_a_wrong_code(client):
+def test_an_unknown_attempt_is_as_forbidden_as_a_wrong_code(client, db):
     assert client.post("/api/ingest/999999/claim", "{}", content_type="application/json").status_code == 400
     body = json.dumps({"code": "x", "pid": 1, "started": 1.0})
     assert client.post("/api/ingest/999999/claim", body, content_type="application/json").status_code == 403

@@ -213,7 +213,7 @@ class Lifecycle(RuleBasedStateMachine):
     def look(self):
         """Read everything once a step; the preconditions of the next one use it too."""
         events = Prefetch("events", RunEvent.objects.order_by("id"))
-        runs = Run.objects.select_related("project__team").prefetch_related(events, "attempts__grant__shares").order_by("pk")
+        runs = Run.objects.select_related("project__team").prefetch_related(events, "attempts__grant__shares").order_by("created_at")
         self.runs = list(runs)
         self.attempts = [attempt for run in self.runs for attempt in run.attempts.all()]
         return self.runs

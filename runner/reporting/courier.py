@@ -13,7 +13,8 @@ from runner.contract.events import CONTENT_TYPE, encode_batch
 from runner.reporting.batches import build_batch
 from runner.reporting.spool import Sealed, SpoolReader
 
-REQUEST_SECONDS = 10.0
+# Long: on a busy machine a batch of episodes takes seconds to be taken in, and giving up early only makes it come twice.
+REQUEST_SECONDS = 30.0
 LONGEST_PAUSE = 30.0
 LONGEST_RETRY_AFTER = 120.0
 # The control plane understood the batch and will never take it.

@@ -40,7 +40,10 @@ def evaluation(request: HttpRequest, pk) -> HttpResponse:
 def report(evaluations: list[Evaluation]) -> ProtocolReport:
     """Numbers of one protocol. With a single evaluation there is nothing to compare."""
     first, last = evaluations[0], evaluations[-1]
-    comparisons = [selectors.paired(first, last, column) for column in reversed(COLUMNS)] if first is not last else []
+    # The whole run, and its last stage alone: what a warm start gained must not pass for what learning from rewards gained.
+    begun = [one for one in evaluations if one.stage < last.stage and one is not first]
+    pairs = [(first, last), *([(begun[-1], last)] if begun else [])] if first is not last else []
+    comparisons = [selectors.paired(before, after, column) for before, after in pairs for column in reversed(COLUMNS)]
     before = {rates.domain: rates for rates in first.domains}
     domains = [(rates.domain, before.get(rates.domain) if first is not last else None, rates) for rates in last.domains]
     return ProtocolReport(last.protocol, evaluations, [comparison for comparison in comparisons if comparison.n], domains)

@@ -9,7 +9,8 @@ from controlplane.cluster.models import Grant, GrantState
 from controlplane.runs.attempts import EXIT_GRACE_S, note
 from controlplane.runs.models import Attempt
 from controlplane.runs.ray_jobs import Job, RayError, RayJobs
-from controlplane.runs.services import nudge
+from controlplane.runs.paths import run_folder
+from controlplane.runs.services import nudge, send_bulk
 from runner.contract.states import AttemptState
 
 KILL_AFTER_S = 40.0
@@ -30,9 +31,17 @@ def look_after(grant: Grant, ray: RayJobs) -> None:
     held_by = what_is_left(attempt, ray, elapsed)
     if not held_by:
         if cluster.release(grant):
+            deliver_leftovers(attempt)
             nudge()
     elif elapsed > QUARANTINE_AFTER_S and grant.state == GrantState.RELEASING:
         cluster.quarantine(grant, f"not seen free {elapsed:.0f} s after the attempt ended: {held_by}")
+
+
+def deliver_leftovers(attempt: Attempt) -> None:
+    """A driver that was killed, or outran the network, left records in its spool; its connection file says so."""
+    folder = run_folder(attempt.run_id) / "attempts" / str(attempt.number)
+    if (folder / "connection.json").exists():
+        send_bulk("controlplane.telemetry.tasks.deliver_leftovers", str(folder))
 
 
 def what_is_left(attempt: Attempt, ray: RayJobs, elapsed: float) -> str:

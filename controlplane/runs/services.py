@@ -39,6 +39,14 @@ def _send_nudge() -> None:
         pass
 
 
+def send_bulk(task: str, *arguments) -> None:
+    """Hand a long task to the bulk worker; without a broker it is left undone, as its caller must allow."""
+    try:
+        current_app.send_task(task, arguments, retry=False)
+    except OperationalError:
+        pass
+
+
 # ---------------------------------------------------------------- launch
 def do_launch(user, team, document: dict, parent: Run | None = None) -> Run:
     """Queue the run that `document` describes. Raises InvalidDocument naming each field, PermissionDenied for viewers.

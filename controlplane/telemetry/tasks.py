@@ -1,12 +1,20 @@
-"""Housekeeping: blobs that no row names."""
+"""Housekeeping: blobs that no row names, records that a driver could not deliver."""
 
+import os
+import subprocess
+import sys
 from time import time
 
 from celery import shared_task
 
 from controlplane import storage
 from controlplane.banks.models import BankVersion
+from controlplane.env import CHECKOUT
 from controlplane.episodes.models import Episode
+
+REPLAY_S = 240
+# What a runner's process has no business knowing.
+SECRETS = ("SECRET_KEY", "DATABASE_URL", "REDIS_URL")
 
 _NAMED_BY = ((Episode, "sampled"), (Episode, "trained"), (Episode, "token_texts"), (BankVersion, "blob"))
 
@@ -24,3 +32,11 @@ def named_blobs(digests: list[str]) -> set[str]:
         left = [digest for digest in digests if digest not in found]
         found.update(model.objects.filter(**{f"{field}__in": left}).values_list(field, flat=True) if left else ())
     return found
+
+
+@shared_task(soft_time_limit=REPLAY_S + 30, time_limit=REPLAY_S + 40)
+def deliver_leftovers(folder: str) -> None:
+    """Deliver what the emitters of an ended attempt left on disk. Repeating it is harmless: each batch counts once."""
+    command = [sys.executable, "-m", "runner.reporting", "replay", folder, "--timeout", str(REPLAY_S)]
+    environment = {key: value for key, value in os.environ.items() if key not in SECRETS}
+    subprocess.run(command, cwd=CHECKOUT, env=environment, stdin=subprocess.DEVNULL, check=False, timeout=REPLAY_S + 20)

@@ -485,6 +485,21 @@ def test_an_attempt_begun_from_an_older_checkpoint_stays_on_its_line(launch, ray
     assert run.attempts.get(number=3).resumed_from == older
 
 
+@pytest.mark.parametrize("left", [True, False])
+def test_records_that_a_dead_driver_left_are_delivered_once_it_is_gone(launch, ray, driver_of, monkeypatch, storage_folder, left):
+    sent = []
+    monkeypatch.setattr("controlplane.runs.releasing.send_bulk", lambda *call: sent.append(call))
+    run, driver = running(launch, driver_of)
+    folder = storage_folder / "runs" / str(run.pk) / "attempts" / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    if left:
+        (folder / "connection.json").write_text("{}")
+    driver.exit("failed")
+    ray.end(driver.attempt.submission_id, "FAILED")
+    again(run), again(run)
+    assert sent == ([("controlplane.telemetry.tasks.deliver_leftovers", str(folder))] if left else [])
+
+
 # ---------------------------------------------------------------- the tick itself
 @pytest.mark.django_db(transaction=True)
 def test_only_one_reconciler_runs_at_a_time(launch, ray):

@@ -84,7 +84,7 @@ _ALL = (
         {
             "name": "SciKnowEval, SmolLM2-135M",
             "experiment": "sciknoweval",
-            "model": {"source": {"type": "builtin", "name": "smollm2-135m-instruct"}, "dtype": "float32", "max_length": 768},
+            "model": {"source": {"type": "builtin", "name": "smollm2-135m-instruct"}, "dtype": "float32", "max_length": 4096},
             "environment": {"type": "sciknoweval"},
             "sampling": {"max_new_tokens": 16},
             "stages": [
@@ -93,7 +93,7 @@ _ALL = (
             "evaluation": {"type": "held_out", "limit": 40},
             "checkpoints": {"every_steps": 1, "keep_last": 2},
         },
-        {"/stages/0": "sized for two cores", "/model/dtype": "float32 so that sampler and learner agree exactly"},
+        {"/stages/0": "sized for two cores", "/model/dtype": "float32 so that sampler and learner agree exactly", "/model/max_length": "the longest question fits"},
     ),
     Preset(
         "sciknoweval-qwen3-8b",

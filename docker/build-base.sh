@@ -8,7 +8,7 @@ suite=${SUITE:-bookworm}
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 
-debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}"
+debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv "$suite" "$root" ${MIRROR:+"$MIRROR"}
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 changes=(--change 'ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_DISABLE_PIP_VERSION_CHECK=1')
 if [ -d "${PIP_FIND_LINKS:-}" ]; then

@@ -21,6 +21,8 @@ from runner.contract.parse import InvalidDocument
 from tests.controlplane.factories import make_run
 from tests.controlplane.runs.conftest import make_bank
 
+TINY = BUILTIN_MODELS["assay-tiny"]
+
 
 def refusals(user, team, document):
     """Pointer → message of everything wrong with the document."""
@@ -291,7 +293,7 @@ def test_another_teams_checkpoint_is_unknown(owner, team, other_team, bank, docu
 def test_the_forecast_says_work_memory_disk_and_queue(owner, team, bank, document, node):
     rail = check_launch(owner, team, {**document, "checkpoints": {"every_steps": 2}}, with_forecast=True).forecast
     assert rail["work"] == {**rail["work"], "steps": 10, "episodes": 160, "tokens_at_most": 160 * 128}
-    assert rail["disk"]["checkpoint"] == 4_000_000 * 12
+    assert rail["disk"]["checkpoint"] == TINY.parameters * 12
     # Six are written; two newest, four best and the one being written could lie there at once.
     assert rail["disk"]["kept"] == 6
     assert rail["memory"]["available"] == 8 << 30
@@ -315,4 +317,4 @@ def test_duration_is_scaled_from_earlier_runs(owner, team, bank, document):
 
 def test_lora_trains_and_stores_only_its_matrices(owner, team, bank, document):
     rail = check_launch(owner, team, {**document, "model": {"max_length": 128, "adapter": {"type": "lora", "rank": 4}}}, with_forecast=True).forecast
-    assert rail["parameters"]["trained"] == 4 * 2 * 256 * 7 * 4
+    assert rail["parameters"]["trained"] == 4 * 2 * TINY.hidden * 7 * TINY.layers

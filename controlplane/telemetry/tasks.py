@@ -8,13 +8,12 @@ from time import time
 from celery import shared_task
 
 from controlplane import storage
+from controlplane.banks.imports import SECRETS
 from controlplane.banks.models import BankVersion
 from controlplane.env import CHECKOUT
 from controlplane.episodes.models import Episode
 
 REPLAY_S = 240
-# What a runner's process has no business knowing.
-SECRETS = ("SECRET_KEY", "DATABASE_URL", "REDIS_URL")
 
 _NAMED_BY = ((Episode, "sampled"), (Episode, "trained"), (Episode, "token_texts"), (BankVersion, "blob"))
 

@@ -23,6 +23,8 @@ def checkout(tmp_path):
         (tmp_path / name).write_text("")
     package = tmp_path / "controlplane" / "services"
     package.mkdir(parents=True)
+    for folder in (package.parent, package):  # regular packages, so that no other checkout on the import path stands in
+        (folder / "__init__.py").write_text("")
     (package / "commands.py").write_text("import sys; print('ran', sys.prefix, *sys.argv[1:])")
     return tmp_path
 

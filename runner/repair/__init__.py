@@ -1,0 +1,1 @@
+"""Banks of containerised repair tasks, before any container: layouts, validation, compiler, digest, dataset."""

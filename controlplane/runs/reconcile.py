@@ -113,9 +113,11 @@ def stop_orphans(ray: RayJobs) -> None:
 def take_due() -> list[str]:
     """Runs whose time has come, each leased for LEASE by compare-and-set, so that a second tick does not hand it out again."""
     now = timezone.now()
-    active = Q(state__in=[RunState.QUEUED, RunState.ACTIVE], next_check_at__lte=now)
-    releasing = Q(attempts__grant__state__in=RELEASING) & (Q(next_check_at__lte=now) | Q(next_check_at=None))
-    due = Run.objects.filter(active | releasing).values_list("pk", "next_check_at").distinct()
+    dated, undated = Q(next_check_at__lte=now), Q(next_check_at=None)
+    waiting = Q(state=RunState.QUEUED) & dated
+    # One without a date is due, too: nobody else would ever look at it again.
+    busy = (Q(state=RunState.ACTIVE) | Q(attempts__grant__state__in=RELEASING)) & (dated | undated)
+    due = Run.objects.filter(waiting | busy).values_list("pk", "next_check_at").distinct()
     return [str(pk) for pk, at in due if Run.objects.filter(pk=pk, next_check_at=at).update(next_check_at=now + LEASE)]
 
 
@@ -124,8 +126,9 @@ def reconcile_run(run_id) -> None:
     """Take the run's open attempt one step further and give back the grants of closed ones.
 
     A failure pushes the next check further away instead of looping, is written where the run's page shows it, and is raised again
-    unless it is Ray's.
+    unless it is Ray's. Whoever asked for an earlier look meanwhile (a grant, a stop, an end) gets it.
     """
+    leased = Run.objects.filter(pk=run_id).values_list("next_check_at", flat=True).first()
     try:
         ray = RayJobs()
         attempt = Attempt.objects.filter(run=run_id, state__in=OPEN_ATTEMPT).select_related("run__project").first()
@@ -133,17 +136,23 @@ def reconcile_run(run_id) -> None:
             advance(attempt, ray)
         release_grants(run_id, ray)
     except Exception as error:
-        back_off(run_id, error)
+        back_off(run_id, leased, error)
         if not isinstance(error, RayError):
             raise
     else:
-        Run.objects.filter(pk=run_id).update(next_check_at=next_check(run_id), check_failures=0)
+        check_again(run_id, leased, next_check(run_id), failures=0)
 
 
-def back_off(run_id, error: Exception) -> None:
+def check_again(run_id, leased: datetime | None, at: datetime | None, failures: int) -> None:
+    """Set the next look, unless another writer set one since this look's lease: theirs knows of something that this look has not seen."""
+    Run.objects.filter(pk=run_id).update(check_failures=failures)
+    Run.objects.filter(pk=run_id, next_check_at=leased).update(next_check_at=at)
+
+
+def back_off(run_id, leased: datetime | None, error: Exception) -> None:
     run = Run.objects.get(pk=run_id)
     wait = min(2 ** min(run.check_failures + 1, 6), LONGEST_BACKOFF_S)
-    Run.objects.filter(pk=run_id).update(next_check_at=timezone.now() + timedelta(seconds=wait), check_failures=run.check_failures + 1)
+    check_again(run_id, leased, timezone.now() + timedelta(seconds=wait), failures=run.check_failures + 1)
     if run.state == RunState.ACTIVE:
         attempts.show_waiting(run, f"checked again in {wait} s: {error}")
 

@@ -132,4 +132,6 @@ def open_bank(data: bytes, config: RunConfig, expected: str | None = None) -> Ba
 
 
 def _wanted(task: Task, environment) -> bool:
-    return (not environment.domains or task.domain in environment.domains) and (not environment.levels or task.level in environment.levels)
+    families = getattr(environment, "families", [])
+    kept = {"domain": environment.domains, "level": environment.levels, "family": families}
+    return all(not wanted or getattr(task, name) in wanted for name, wanted in kept.items())

@@ -4,7 +4,7 @@ import json
 from typing import Annotated, Any, Callable, Iterable, Literal
 
 import zstandard
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_serializer
 
 from runner.contract.canonical import Document, canonical_bytes, digest
 
@@ -29,6 +29,39 @@ class ChoicePayload(Document):
     answer_key: str
 
 
+class MenuEdit(Document):
+    """One edit the `menu` agent may choose: `old` occurs exactly once in `file`. Which edit is right, only the verifier knows."""
+
+    file: str = Field(min_length=1, max_length=400)
+    old: str = Field(min_length=1)
+    new: str
+    label: str = Field(min_length=1, max_length=120)
+
+
+class RepairPayload(Document):
+    """A containerised task. `task_path` is the dense folder on the nodes, `task_digest` the digest of its content at import.
+
+    `hints` holds the text of each level that has one; `floor` is what the unrepaired code scores.
+    """
+
+    task_path: str = Field(pattern=r"^/")
+    task_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    category: str
+    family: str = ""
+    tree: str = ""
+    mode: str = ""
+    reward_key: str = "reward"
+    floor: float = 0.0
+    checks: list[str] = []
+    gpus: int = 0
+    network_mode: str = "no-network"
+    timeout_sec: float = 3600.0
+    verifier_timeout_sec: float = 900.0
+    hints: dict[str, str] = {}
+    menu: list[MenuEdit] = []
+    near_duplicate: str = ""
+
+
 class Task(Document):
     """One task. `key` is stable across versions; `split` decides what its answer may be used for."""
 
@@ -43,7 +76,10 @@ class Task(Document):
 
 
 class Demonstration(Document):
-    """Text for a warm start. With `prompt` null every token is trained, else only the completion."""
+    """Text for a warm start. With `prompt` null every token is trained, else only the completion.
+
+    `history` holds what was said before the prompt, user and assistant in turn; it is left out of the file where there is none.
+    """
 
     record: Literal["demonstration"] = "demonstration"
     key: str = Field(min_length=1, max_length=200)
@@ -51,6 +87,13 @@ class Demonstration(Document):
     kind: str = Field(min_length=1, max_length=40)
     prompt: str | None = None
     completion: str = Field(min_length=1)
+    history: list[str] = []
+
+    @model_serializer(mode="wrap")
+    def _without_empty_history(self, serialise):
+        # Banks written before there was a history keep their digest.
+        document = serialise(self)
+        return document if self.history else {key: value for key, value in document.items() if key != "history"}
 
 
 Record = Annotated[Task | Demonstration, Field(discriminator="record")]

@@ -96,8 +96,8 @@ class Model(Document):
 
 
 # ---------------------------------------------------------------- environment
-class ChoiceEnvironment(Document):
-    """Settings shared by the multiple-choice environments."""
+class BankEnvironment(Document):
+    """Which tasks of which bank: shared by all environments."""
 
     bank: str = setting(..., "Task bank to draw from.", pattern=SLUG)
     version: str | None = setting(None, "Digest of the bank version; the newest one is pinned when the run is queued.", level="advanced")
@@ -108,21 +108,88 @@ class ChoiceEnvironment(Document):
     train_limit: int | None = setting(None, "Use only the first n training tasks of the seeded order.", level="advanced", ge=1, le=2**31)
 
 
-class QuizEnvironment(ChoiceEnvironment):
+class QuizEnvironment(BankEnvironment):
     """Bundled science quiz: four domains, questions generated from facts and formulas."""
 
     type: Literal["quiz"] = "quiz"
     bank: str = setting("quiz", "Task bank to draw from.", pattern=SLUG)
 
 
-class SciKnowEvalEnvironment(ChoiceEnvironment):
+class SciKnowEvalEnvironment(BankEnvironment):
     """SciKnowEval multiple-choice questions, imported by the user."""
 
     type: Literal["sciknoweval"] = "sciknoweval"
     bank: str = setting("sciknoweval", "Task bank to draw from.", pattern=SLUG)
 
 
-Environment = Annotated[QuizEnvironment | SciKnowEvalEnvironment, Field(discriminator="type")]
+class MenuAgent(Document):
+    """Chooses a file, then one of its edits, sees build and checks, keeps or revises: numbered options, shuffled anew each episode."""
+
+    type: Literal["menu"] = "menu"
+    max_turns: int = setting(4, "Replies at most; the edit of the last one is kept.", ge=2, le=4, unit="turns")
+    max_observation_bytes: int = setting(
+        600, "Bytes of build and check output that are shown; head and tail are kept.", ge=100, le=100_000, level="advanced", unit="bytes"
+    )
+
+
+class TerminalAgent(Document):
+    """Types keystrokes into a terminal in the container, one JSON object a turn."""
+
+    type: Literal["terminal"] = "terminal"
+    max_turns: int = setting(50, "Replies at most; turns and context are spent together.", ge=1, le=1000, unit="turns")
+    max_observation_bytes: int = setting(
+        4096, "Bytes of terminal output that are shown a turn; head and tail are kept.", ge=256, le=1_000_000, unit="bytes"
+    )
+    context_margin: int = setting(
+        8192, "Tokens kept free: prompts may use model.max_length less this, and at least 1,024.", ge=0, le=1_048_576, level="advanced", unit="tokens"
+    )
+    length_retries: int = setting(
+        3, "How often in a row a reply may be cut at the response cap before the episode ends.", ge=0, le=20, level="advanced"
+    )
+    thinking: Literal["multi_thinking", "disable_thinking"] = setting(
+        "multi_thinking", "Keep thinking in the history (needs a template that accumulates), or ask the template for none.", level="advanced"
+    )
+    summarise: bool = setting(
+        False, "When the context is nearly full, go on from a summary instead of ending; it rewrites history, so the sequence forks.", level="advanced"
+    )
+
+
+RepairAgent = Annotated[MenuAgent | TerminalAgent, Field(discriminator="type")]
+
+
+class HarborEnvironment(BankEnvironment):
+    """Repair of scientific code in containers: an agent's container, and a separate verifier without network."""
+
+    type: Literal["harbor"] = "harbor"
+    bank: str = setting("repair", "Task bank to draw from; its domains are codes, its levels are tiers.", pattern=SLUG)
+    families: list[str] = setting([], "Keep only these defect families; empty keeps all.", level="advanced")
+    hint_level: Literal["L1", "L2", "L3"] = setting("L1", "L1 names file and line of the defect, L2 the file, L3 nothing.")
+    agent: RepairAgent = setting(MenuAgent(), "Who acts inside the container.")
+    backend: Literal["docker", "process"] = setting(
+        "docker", "Containers, or plain processes on a laptop without Docker: weaker isolation, marked wherever it was used."
+    )
+    max_concurrent_episodes: int = setting(4, "Episodes under way at once, on each rollout worker.", ge=1, le=64)
+    task_timeout_sec: int | None = setting(2700, "Wall seconds of the agent; null takes the task's own.", ge=1, le=86_400, unit="s")
+    verifier_timeout_sec: int = setting(900, "Wall seconds of the verifier; not below the task's own.", ge=1, le=86_400, unit="s")
+    build_timeout_multiplier: float = setting(2.0, "Times each task's own limit for building its images.", gt=0, le=100, level="advanced")
+    memory_mb_override: int | None = setting(None, "Memory of the agent's container; null takes the task's.", ge=64, le=1_048_576, level="advanced", unit="MB")
+    verifier_memory_mb_override: int | None = setting(
+        None, "Memory of the verifier's container; null takes the task's.", ge=64, le=1_048_576, level="advanced", unit="MB"
+    )
+    network: Literal["closed", "public"] = setting(
+        "closed", "Closed also where a task allows some hosts; public lets the agent fetch the answer, and is shown in red.", level="advanced"
+    )
+    regrade: bool = setting(True, "Verify once more, from the saved files, when the verifier gave no reward.", level="advanced")
+    exclude_leaked: bool = setting(False, "Give no reward to an episode whose commands fetched the upstream code.", level="advanced")
+    unproven_reason: str | None = setting(
+        None, "Why this run may use a bank whose anchors are not proven; stays visible on the run.", min_length=10, max_length=400, level="advanced"
+    )
+    verifier_fault_rate: float = setting(
+        0.0, "Share of episodes whose verifier is made to fail: a drill for the handling of missing rewards.", ge=0, le=1, level="advanced"
+    )
+
+
+Environment = Annotated[QuizEnvironment | SciKnowEvalEnvironment | HarborEnvironment, Field(discriminator="type")]
 
 
 class Sampling(Document):
@@ -221,7 +288,8 @@ class GrpoStage(Document):
     advantage: Literal["mean", "mean_std"] = setting("mean", "Reward minus group mean, optionally divided by the group's standard deviation.")
     aggregation: Literal["token", "sequence"] = setting("token", "Average over all loss tokens, or over sequences of token means.")
     ungraded_in_baseline: Literal["exclude", "zero"] = setting("exclude", "How a missing reward enters the group baseline.", level="advanced")
-    train_truncated: bool = setting(True, "Whether episodes cut at the response cap are trained on.", level="advanced")
+    train_truncated: bool = setting(True, "Whether episodes cut at the response cap or the turn limit are trained on.", level="advanced")
+    train_timed_out: bool = setting(True, "Whether episodes that ran out of the agent's wall clock are trained on.", level="advanced")
     reward_control: Literal["none", "shuffled"] = setting("none", "Shuffled permutes rewards within the batch: a control that must not learn.", level="advanced")
     loss: Loss = setting(ClippedLoss(), "What is minimised.")
     reference_kl: ReferencePenalty = setting(NoReferenceKl(), "Optional penalty against the stage's first weights.")

@@ -29,7 +29,7 @@ class Sft:
         if not chosen:
             offered = sorted({item.kind for item in demonstrations})
             raise ValueError(f"stages.kinds: {stage.kinds} selects no demonstration; the bank's training split offers {offered or 'none'}")
-        self._encoded = [encode_demonstration(tokenizer, item.prompt, item.completion, max_length) for item in chosen]
+        self._encoded = [encode_demonstration(tokenizer, item.prompt, item.completion, max_length, item.history) for item in chosen]
         self._workflow = ReplayWorkflow(len(chosen), stage.batch_size, seed, first_step)
 
     def plan(self, step: int, samples: Sequence[Sample] = ()) -> StepPlan:

@@ -22,13 +22,20 @@ def completion_ids(tokenizer, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def encode_demonstration(tokenizer, prompt: str | None, completion: str, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+def alternating(texts: Sequence[str]) -> list[dict[str, str]]:
+    """Messages by user and assistant in turn."""
+    return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
+
+
+def encode_demonstration(
+    tokenizer, prompt: str | None, completion: str, max_length: int, history: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray]:
     """(token_ids int32[T], loss_mask bool[T]) of a demonstration, closed by the end-of-sequence token.
 
     Without a prompt every token but the first is trained: nothing predicts the first one.
     Raises ValueError when it exceeds `max_length` tokens.
     """
-    prefix = prompt_ids(tokenizer, prompt) if prompt is not None else []
+    prefix = prompt_ids(tokenizer, alternating([*history, prompt])) if prompt is not None else []
     tokens = prefix + completion_ids(tokenizer, completion) + [tokenizer.eos_token_id]
     if len(tokens) > max_length:
         raise ValueError(

@@ -38,30 +38,6 @@ class MenuEdit(Document):
     label: str = Field(min_length=1, max_length=120)
 
 
-class RepairPayload(Document):
-    """A containerised task. `task_path` is the dense folder on the nodes, `task_digest` the digest of its content at import.
-
-    `hints` holds the text of each level that has one; `floor` is what the unrepaired code scores.
-    """
-
-    task_path: str = Field(pattern=r"^/")
-    task_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
-    category: str
-    family: str = ""
-    tree: str = ""
-    mode: str = ""
-    reward_key: str = "reward"
-    floor: float = 0.0
-    checks: list[str] = []
-    gpus: int = 0
-    network_mode: str = "no-network"
-    timeout_sec: float = 3600.0
-    verifier_timeout_sec: float = 900.0
-    hints: dict[str, str] = {}
-    menu: list[MenuEdit] = []
-    near_duplicate: str = ""
-
-
 class Task(Document):
     """One task. `key` is stable across versions; `split` decides what its answer may be used for."""
 

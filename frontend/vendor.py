@@ -1,7 +1,7 @@
 """Brings the browser libraries into static/vendor, each pinned and checked.
 
-    python frontend/vendor.py           fetch with npm and write static/vendor
-    python frontend/vendor.py --check   verify the committed files against checksums.txt; no network
+    python frontend/vendor.py           fetch with npm and write static/vendor, and tests/frontend/vendor for what only tests load
+    python frontend/vendor.py --check   verify the committed files against each folder's checksums.txt; no network
 
 The files are committed, because an installation may have no network. The integrity values are npm's own, so a registry
 that serves another archive under the same version is refused.
@@ -17,13 +17,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "static" / "vendor"
-CHECKSUMS = FOLDER / "checksums.txt"
+SERVED = Path(__file__).parent / "static" / "vendor"
+TESTED = Path(__file__).parent.parent / "tests" / "frontend" / "vendor"
+CHECKSUMS = "checksums.txt"
 
 
 @dataclass(frozen=True)
 class Package:
-    """`files` maps a path inside the archive to its name under static/vendor."""
+    """`files` maps a path inside the archive to its name in the folder."""
 
     name: str
     version: str
@@ -31,7 +32,7 @@ class Package:
     files: dict[str, str]
 
 
-PACKAGES = (
+PACKAGES = (  # served to browsers
     Package(
         "htmx.org",
         "2.0.11",
@@ -58,6 +59,16 @@ PACKAGES = (
     ),
 )
 
+TEST_PACKAGES = (
+    Package(
+        "axe-core",
+        "4.14.1",
+        "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
+        {"axe.min.js": "axe.min.js", "LICENSE": "axe.LICENSE"},
+    ),
+)
+FOLDERS = {SERVED: PACKAGES, TESTED: TEST_PACKAGES}
+
 
 class Refused(SystemExit):
     """A file is not the one that was pinned."""
@@ -75,39 +86,43 @@ def fetch(package: Package, folder: Path) -> Path:
     return archive
 
 
-def unpack(package: Package, archive: Path) -> None:
+def unpack(package: Package, archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         for source, target in package.files.items():
-            (FOLDER / target).write_bytes(tar.extractfile(f"package/{source}").read())
+            (folder / target).write_bytes(tar.extractfile(f"package/{source}").read())
 
 
 def checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def write_checksums() -> None:
-    names = sorted(name for package in PACKAGES for name in package.files.values())
-    CHECKSUMS.write_text("".join(f"{checksum(FOLDER / name)}  {name}\n" for name in names))
+def write_checksums(folder: Path, packages: tuple[Package, ...]) -> None:
+    names = sorted(name for package in packages for name in package.files.values())
+    (folder / CHECKSUMS).write_text("".join(f"{checksum(folder / name)}  {name}\n" for name in names))
 
 
-def check() -> None:
-    """Raises Refused naming the first committed file that differs from checksums.txt."""
-    for line in CHECKSUMS.read_text().splitlines():
+def check(folder: Path) -> None:
+    """Raises Refused naming the first committed file that differs from the folder's checksums."""
+    for line in (folder / CHECKSUMS).read_text().splitlines():
         expected, name = line.split("  ", 1)
-        if not (FOLDER / name).exists() or checksum(FOLDER / name) != expected:
-            raise Refused(f"static/vendor/{name} is not the pinned file; run python frontend/vendor.py")
+        if not (folder / name).exists() or checksum(folder / name) != expected:
+            raise Refused(f"{folder.parent.name}/{folder.name}/{name} is not the pinned file; run python frontend/vendor.py")
+
+
+def bring(folder: Path, packages: tuple[Package, ...]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as archives:
+        for package in packages:
+            unpack(package, fetch(package, Path(archives)), folder)
+    write_checksums(folder, packages)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only verify the committed files")
-    if parser.parse_args().check:
-        return check()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for package in PACKAGES:
-            unpack(package, fetch(package, Path(folder)))
-    write_checksums()
+    only_check = parser.parse_args().check
+    for folder, packages in FOLDERS.items():
+        check(folder) if only_check else bring(folder, packages)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,11 @@ def grown(columns, width, points, attempt=1, **more):
     question = {"columns": columns, "width": width, "attempt": attempt, "points": points, **more}
     done = subprocess.run(
         ["node", "--input-type=module", "-e", SCRIPT.replace("MODULE", MODULE.as_uri())],
-        input=json.dumps(question), capture_output=True, text=True, timeout=60, check=True,
+        input=json.dumps(question),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     return json.loads(done.stdout)
 
@@ -39,7 +43,13 @@ def columns_of(steps, values, width):
     steps, values = np.array(steps, "int64"), np.array(values, "float64")
     parts = aggregates.of_points(steps, values, steps.astype("float64"))
     found = buckets.cut(np.zeros(len(steps), "int64"), steps, parts, width, 1)[0]
-    named = {"min": found.parts.minimum, "max": found.parts.maximum, "mean": found.mean, "last": found.parts.last_value, "wall": found.parts.last_wall}
+    named = {
+        "min": found.parts.minimum,
+        "max": found.parts.maximum,
+        "mean": found.mean,
+        "last": found.parts.last_value,
+        "wall": found.parts.last_wall,
+    }
     plain = {name: [None if np.isnan(value) else value for value in column.tolist()] for name, column in named.items()}
     counts = {name: getattr(found.parts, name).tolist() for name in ("count", "nan", "positive_infinite", "negative_infinite")}
     return {"start": found.start.tolist(), "last_step": found.parts.last_step.tolist(), **plain, **counts}

@@ -1,0 +1,163 @@
+"""Every page of Assay with something in it and with nothing in it: who opens it, where, and what is done before it is looked at."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from playwright.sync_api import Page, expect
+
+
+@dataclass(frozen=True)
+class View:
+    """`path` is made of the world; `arrange` brings the page to the state that is meant; `status` is what the server answers."""
+
+    name: str
+    path: Callable[[SimpleNamespace], str]
+    who: str | None = "olga"
+    arrange: Callable[[Page], None] = lambda page: None
+    status: int = 200
+
+    def show(self, page: Page, world: SimpleNamespace) -> None:
+        answer = page.goto(self.path(world))
+        assert answer.status == self.status, f"{self.name}: {answer.status}"
+        page.wait_for_load_state("networkidle")
+        page.evaluate("document.fonts.ready")
+        self.arrange(page)
+
+
+def at(path: str) -> Callable[[SimpleNamespace], str]:
+    """A path in which {runs[full]} and the like are looked up in the world."""
+    return lambda world: path.format(**vars(world))
+
+
+def drawn(page: Page) -> None:
+    expect(page.locator("figure[data-state=drawn]").first).to_be_visible()
+    page.wait_for_function(
+        "[...document.querySelectorAll('figure[data-lines]')].slice(0, 6).every((figure) => figure.dataset.state !== 'waiting')"
+    )
+
+
+def press(keys: str, shown: str) -> Callable[[Page], None]:
+    def arrange(page: Page) -> None:
+        page.keyboard.press(keys)
+        expect(page.locator(shown)).to_be_visible()
+
+    return arrange
+
+
+def click(selector: str, shown: str) -> Callable[[Page], None]:
+    def arrange(page: Page) -> None:
+        page.locator(selector).first.click()
+        expect(page.locator(shown).first).to_be_visible()
+
+    return arrange
+
+
+def chart_table(page: Page) -> None:
+    drawn(page)
+    page.locator("[data-table]").first.click()
+    expect(page.locator("[data-twin] td").first).to_be_visible()
+
+
+def with_errors(page: Page) -> None:
+    page.locator('[name="/stages/1/group_size"]').fill("7")
+    page.locator('[name="/sampling/max_new_tokens"]').fill("many")
+    expect(page.locator("#rail-verdict")).to_contain_text("to correct")
+
+
+def every_stage(page: Page) -> None:
+    """Each variant of each union once, with everything shown."""
+    page.get_by_label("Advanced settings").check()
+    for button in ("Add sft stage", "Add grpo stage"):
+        page.get_by_role("button", name=button).click()
+        page.wait_for_load_state("networkidle")
+    for name, values in {"/model/source/type": ("folder", "hub"), "/stages/1/loss/type": None, "/evaluation/type": ("none",)}.items():
+        select = page.locator(f'select[name="{name}"]')
+        for value in values or select.locator("option").evaluate_all("options => options.map((option) => option.value)"):
+            select.select_option(value)
+            page.wait_for_load_state("networkidle")
+
+
+def lost(page: Page) -> None:
+    """Every later socket is refused, and the one that is open is cut."""
+    page.route_web_socket("**/ws/live", lambda socket: socket.close())
+    page.reload()
+    expect(page.locator("[data-live-banner]")).to_be_visible()
+
+
+def tokens_read(page: Page) -> None:
+    page.locator("[data-tab=tokens]").click()
+    expect(page.locator("[data-tokens] .token.in-loss").first).to_be_visible()
+
+
+VIEWS = [
+    View("sign-in", at("/login"), None),
+    View("sign-in-link", at("/login/link/{fresh_link}"), None),
+    View("sign-in-link-used", at("/login/link/assay_used"), None, status=410),
+    View("runs", at("/runs")),
+    View("runs-picked", at("/runs?selected={runs[full]},{runs[parent]}")),
+    View("runs-none-match", at("/runs?q=nothing+is+called+this")),
+    View("runs-empty", at("/runs"), "nora"),
+    View("runs-viewer", at("/runs"), "vera"),
+    View("keys", at("/runs"), arrange=press("?", "#keys")),
+    View("launch-sample", at("/launch?preset=sample")),
+    View("launch-sciknoweval", at("/launch?preset=sciknoweval-smollm2")),
+    View("launch-published", at("/launch?preset=sciknoweval-qwen3-8b")),
+    View("launch-every-choice", at("/launch?preset=sample"), arrange=every_stage),
+    View("launch-errors", at("/launch?preset=sample"), arrange=with_errors),
+    View("launch-blank", at("/launch"), "nora"),
+    View("launch-clone", at("/launch?clone={runs[full]}")),
+    View("launch-text", at("/launch?preset=sample"), arrange=click("[data-door=yaml]", "#launch-code")),
+    View("run", at("/runs/{runs[full]}"), arrange=drawn),
+    View("run-table", at("/runs/{runs[full]}"), arrange=chart_table),
+    View("run-active", at("/runs/{runs[active]}"), arrange=drawn),
+    View("run-stop", at("/runs/{runs[active]}"), arrange=click("[data-dialog='#stop-run']", "#stop-run")),
+    View("run-failed", at("/runs/{runs[failed]}")),
+    View("run-queued", at("/runs/{runs[queued]}")),
+    View("run-bare", at("/runs/{runs[bare]}")),
+    View("run-lost-connection", at("/runs/{runs[active]}"), arrange=lost),
+    View("episodes", at("/runs/{runs[full]}/episodes")),
+    View("episodes-failed", at("/runs/{runs[full]}/episodes?failed=true")),
+    View("episodes-empty", at("/runs/{runs[bare]}/episodes")),
+    View("logs", at("/runs/{runs[full]}/logs")),
+    View("logs-empty", at("/runs/{runs[bare]}/logs")),
+    View("config", at("/runs/{runs[full]}/config")),
+    View("checkpoints", at("/runs/{runs[full]}/checkpoints")),
+    View("checkpoints-empty", at("/runs/{runs[bare]}/checkpoints")),
+    View("evaluation", at("/runs/{runs[full]}/evaluation")),
+    View("evaluation-empty", at("/runs/{runs[bare]}/evaluation")),
+    View("audit", at("/runs/{runs[full]}/audit")),
+    View("audit-short", at("/runs/{runs[bare]}/audit")),
+    View("episode", at("/episodes/{episodes[failed]}")),
+    View("episode-long", at("/episodes/{episodes[long]}")),
+    View("episode-tokens", at("/episodes/{episodes[long]}"), arrange=tokens_read),
+    View("episode-grade", at("/episodes/{episodes[missing]}#grade")),
+    View("episode-raw", at("/episodes/{episodes[missing]}#raw")),
+    View("episode-diff", at("/episodes/{episodes[failed]}/compare/{episodes[good]}")),
+    View("compare-two", at("/compare?runs={sweep[0]},{sweep[8]}"), arrange=drawn),
+    View(
+        "compare-ten",
+        at("/compare?runs={sweep[0]},{sweep[1]},{sweep[2]},{sweep[3]},{sweep[4]},{sweep[5]},{sweep[6]},{sweep[7]},{sweep[8]},{runs[full]}"),
+        arrange=drawn,
+    ),
+    View("compare-empty", at("/compare")),
+    View("banks", at("/banks")),
+    View("banks-empty", at("/banks"), "nora"),
+    View("banks-import", at("/banks"), arrange=click("[data-dialog='#import-bank']", "#import-bank")),
+    View("bank", at("/banks/quiz")),
+    View("bank-no-version", at("/banks/quiz/99"), status=404),
+    View("bank-filtered", at("/banks/quiz?q=energy"), arrange=click(".tasks summary", ".tasks .choices")),
+    View("import-succeeded", at("/banks/imports/{imports[succeeded]}")),
+    View("import-failed", at("/banks/imports/{imports[failed]}")),
+    View("import-running", at("/banks/imports/{imports[running]}")),
+    View("cluster", at("/cluster")),
+    View("settings", at("/settings")),
+    View("settings-empty", at("/settings"), "nora"),
+    View("settings-token", at("/settings"), arrange=click("[data-dialog='#new-token']", "#new-token")),
+    View("settings-revoke", at("/settings"), arrange=click("form[data-typed] button", "#confirm")),
+    View("theme-menu", at("/runs"), arrange=click("summary[title='Theme and account']", "[data-theme-set=dark]")),
+    View("error-400", at("/runs?sort=password"), status=400),
+    View("error-403", at("/launch"), "vera", status=403),
+    View("error-404", at("/nothing"), status=404),
+    View("error-500", at("/broken"), status=500),
+]

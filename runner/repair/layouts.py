@@ -1,0 +1,104 @@
+"""Find the tasks below a folder, in any of three layouts: authored (sparse), compiled (dense), or a plain Harbor dataset."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from runner.contract.repair import TIERS
+
+INDEX = "index.jsonl"
+MANIFEST = "task.toml"
+MAX_TASKS = 20_000
+MAX_DEPTH = 10
+# Traces of a task whose task.toml is missing.
+TRACES = ("instruction.md", "defect.json")
+Layout = Literal["authored", "compiled", "harbor"]
+
+
+class NoTasks(ValueError):
+    """Nothing below the folder is a task; the message says what was looked for."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A task's folder. `category` and `tier` are what the folders above it say, None where the layout has no such folder."""
+
+    folder: Path
+    path: str
+    layout: Layout
+    env: str
+    env_folder: Path | None = None
+    category: str | None = None
+    tier: str | None = None
+
+    @property
+    def is_dense(self) -> bool:
+        return (self.folder / "environment" / "Dockerfile").is_file()
+
+
+@dataclass
+class Bank:
+    """The tasks of a folder, by path; `notes` tell of what was passed over."""
+
+    root: Path
+    layout: Layout
+    tasks: list[Found] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def discover(root: Path, name: str = "") -> Bank:
+    """The bank below `root`; `name` is the environment of tasks that stand in no folder of their own. Raises NoTasks.
+
+    A compiled bank wins over the authored one it was made from, so that no task counts twice.
+    """
+    compiled = compiled_root(root)
+    base = compiled or root
+    folders = sorted(_task_folders(base, 0), key=lambda folder: folder.as_posix())
+    if not folders:
+        raise NoTasks(f"no {MANIFEST} below {root.name or root}; give the folder that holds the bank's tasks")
+    if len(folders) > MAX_TASKS:
+        raise NoTasks(f"more than {MAX_TASKS:,} tasks below {root.name}; import its environments one by one")
+    placed = [_place(folder, base, compiled is not None, name or root.name) for folder in folders]
+    bank = Bank(root, max((item.layout for item in placed), key=[item.layout for item in placed].count))
+    for item in placed:
+        if item.layout != "harbor" and item.tier is not None and item.tier not in TIERS:
+            bank.notes.append(f"{item.path}: passed over, folder {item.tier!r} is none of the tiers {', '.join(TIERS)}")
+        else:
+            bank.tasks.append(item)
+    return bank
+
+
+def compiled_root(root: Path) -> Path | None:
+    """The folder of environments that hold an index.jsonl, or None."""
+    for base in (root, root / "build"):
+        if any(base.glob(f"*/{INDEX}")):
+            return base
+    return root.parent if (root / INDEX).is_file() else None
+
+
+def _task_folders(folder: Path, depth: int) -> Iterator[Path]:
+    names = set(os.listdir(folder))
+    if MANIFEST in names or any(trace in names for trace in TRACES):
+        yield folder
+    elif depth < MAX_DEPTH:
+        for name in sorted(names):
+            child = folder / name
+            if child.is_dir() and not child.is_symlink() and not name.startswith((".", "__")):
+                yield from _task_folders(child, depth + 1)
+
+
+def _place(folder: Path, base: Path, is_compiled: bool, name: str) -> Found:
+    path = folder.relative_to(base)
+    parts = path.parts
+    if is_compiled and len(parts) == 4:
+        return Found(folder, path.as_posix(), "compiled", parts[0], base / parts[0], parts[1], parts[2])
+    if "tasks" in parts and 1 <= (at := parts.index("tasks")) and len(parts) - at in (3, 4):
+        tier = parts[at + 2] if len(parts) - at == 4 else None
+        return Found(folder, path.as_posix(), "authored", parts[at - 1], base.joinpath(*parts[:at]), parts[at + 1], tier)
+    env = parts[-2] if len(parts) > 1 else name
+    for assets in (base / "environments" / env, base / "envs" / env):
+        if assets.is_dir():
+            return Found(folder, path.as_posix(), "authored", env, assets)
+    return Found(folder, path.as_posix() if parts else folder.name, "harbor", env)

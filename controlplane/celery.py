@@ -43,6 +43,7 @@ def beat_schedule() -> dict:
         "reconcile": every(RECONCILE_EVERY_S, "controlplane.runs.tasks.reconcile"),
         "alerts": every(10.0, "controlplane.alerts.tasks.evaluate"),
         "sweep": every(60.0, "controlplane.telemetry.tasks.sweep"),
+        "leftovers": every(60.0, "controlplane.telemetry.tasks.find_leftovers"),
     }
 
 

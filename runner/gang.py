@@ -25,10 +25,16 @@ CONNECT_SECONDS = 60.0
 READY_SECONDS = 60.0
 MAX_REPLACEMENTS = 3
 GONE = (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError, ray.exceptions.OwnerDiedError, ray.exceptions.NodeDiedError)
+# What a dying cluster raises wherever it is asked something.
+CLUSTER_GONE = (*GONE, ray.exceptions.RaySystemError, ray.exceptions.ObjectLostError)
 
 
 class GangError(RuntimeError):
     """The cluster did not give the run its processes; the message says which and what to look at."""
+
+
+class ProcessLost(GangError):
+    """A process of the gang is gone for no fault of the run: another attempt may go on from the last checkpoint."""
 
 
 class Unwanted(Exception):
@@ -189,7 +195,7 @@ class Gang:
         except ray.exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
         except GONE as error:
-            raise GangError(f"the learner's process is gone: {error}") from error
+            raise ProcessLost(f"the learner's process is gone: {error}") from error
 
     def resolve_model(self) -> Path:
         """The model's folder, found or built by the learner."""
@@ -284,7 +290,9 @@ class Gang:
         except ray.exceptions.GetTimeoutError:
             raise GangError(f"{', '.join(names)} did not start within {READY_SECONDS:.0f} s; look at the node's Ray logs") from None
         except GONE as error:
-            raise GangError(f"a process of {', '.join(names)} died while starting: {error}") from error
+            # One that ends in its own constructor would do so again.
+            kind = GangError if getattr(error, "actor_init_failed", False) else ProcessLost
+            raise kind(f"a process of {', '.join(names)} died while starting: {error}") from error
         for name, identity in zip(names, identities, strict=True):
             self.components[name] = Component(identity["pid"], identity["started"], identity["host"], "running")
             self.log("info", f"{name} is process {identity['pid']} on {identity['host']}")

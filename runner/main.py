@@ -3,7 +3,7 @@
     python -m runner.main                                        claims the attempt named by ASSAY_URL, ASSAY_ATTEMPT, ASSAY_CLAIM_CODE
     python -m runner.main --local CONFIG --bank FILE --out DIR   runs without a control plane; everything stays in DIR's spool
 
-Exit status: 0 succeeded or stopped, 1 failed, 3 the claim was refused, 4 fenced by another attempt, 5 the control plane is unreachable.
+Exit status: 0 succeeded or stopped, 1 failed or lost a process, 3 the claim was refused, 4 fenced by another attempt, 5 the control plane is unreachable.
 """
 
 import argparse
@@ -17,15 +17,18 @@ from pathlib import Path
 from runner import preflight
 from runner.assignment import Assignment, Bank, Refused, Resume, from_claim, local_grant, open_bank
 from runner.contract.parse import InvalidDocument, load_text, parse
-from runner.gang import Gang, Unwanted, connect
+from runner.gang import CLUSTER_GONE, Gang, ProcessLost, Unwanted, connect
 from runner.loop import Loop, Surroundings
 from runner.reporting.control import ClaimRefused, Control, NoControl, Unreachable
 from runner.reporting.emitter import Emitter
 from runner.reporting.exit_record import exit_record, write_exit_record
 from runner.reporting.heartbeat import Component, Heartbeat, StopRequest, Vitals
 from runner.reporting.replay import CONNECTION, replay_earlier_attempts, write_connection
+from runner.rollouts.dispatcher import WorkerLost
 
 FAILED, CLAIM_REFUSED, FENCED, UNREACHABLE = 1, 3, 4, 5
+# Ends that are no fault of the run: the control plane may try again from the last checkpoint.
+LOST = (ProcessLost, WorkerLost, *CLUSTER_GONE)
 CHECKOUT = Path(__file__).resolve().parent.parent
 # What a SIGTERM leaves for finishing the step and saving; the control plane names its own grace in the heartbeat.
 TERM_GRACE_SECONDS = 30.0
@@ -67,15 +70,28 @@ def _drive_claimed(url: str, attempt: str, code: str) -> int:
     control = Control(url, attempt)
     reply = control.claim(code)
     assignment = from_claim(reply, attempt)
-    write_connection(assignment.folder, control.batches_url, control.token)
+    try:
+        write_connection(assignment.folder, control.batches_url, control.token)
+        expected = reply["bank"]["digest"]
+        driver = Driver(assignment, control, lambda: (control.bank(expected, assignment.cache), expected))
+    except OSError as error:
+        return _refuse_without_records(control, error)
     replaying = threading.Event()
     earlier = (assignment.folder.parent, assignment.folder, replaying)
     threading.Thread(target=replay_earlier_attempts, args=earlier, name="replay", daemon=True).start()
     try:
-        expected = reply["bank"]["digest"]
-        return Driver(assignment, control, lambda: (control.bank(expected, assignment.cache), expected)).run()
+        return driver.run()
     finally:
         replaying.set()
+
+
+def _refuse_without_records(control: Control, error: OSError) -> int:
+    """The run's folder takes nothing, not even the exit record: say so over the network."""
+    told = f"the run's storage cannot be written on this node: {error}; free space or mend its permissions, then retry"
+    print(told, file=sys.stderr)
+    control.exit(exit_record("failed", 0, told, error))
+    control.flush()
+    return FAILED
 
 
 def _drive_local(arguments: argparse.Namespace) -> int:
@@ -119,11 +135,12 @@ class Driver:
         except Refused as refused:
             outcome, reason, error = "failed", str(refused), refused
         except Exception as failure:
-            outcome, reason, error = "failed", f"{type(failure).__name__}: {failure}", failure
+            outcome, error = "lost" if isinstance(failure, LOST) else "failed", failure
+            reason = f"{type(failure).__name__}: {failure}"
         if error:
             self.emitter.log("error", "".join(traceback.format_exception(error)))
         self._leave(exit_record(outcome, self.vitals.step, reason if outcome != "succeeded" else "", error))
-        return FAILED if outcome == "failed" else 0
+        return FAILED if error else 0
 
     def _run(self) -> str:
         self._listen_to_signals()
@@ -158,7 +175,10 @@ class Driver:
         self.gang.build()
 
     def _leave(self, record: dict) -> None:
-        write_exit_record(self.assignment.folder, record)
+        try:
+            write_exit_record(self.assignment.folder, record)
+        except OSError as error:  # a full disk: the control plane still hears it
+            print(f"the exit record could not be written: {error}", file=sys.stderr)
         self._phase("leaving")
         if self.gang:
             self._end_gang()

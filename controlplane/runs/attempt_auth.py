@@ -3,8 +3,10 @@
 import functools
 import hmac
 import json
+import logging
 from datetime import timedelta
 
+from django.db import InterfaceError, OperationalError
 from django.db.models import F
 from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
@@ -17,6 +19,9 @@ LATE_DATA = timedelta(hours=24)
 """How long points, logs and episode events of a closed attempt are still welcome."""
 
 MAX_JSON = 16 << 20
+RETRY_AFTER_S = 1
+
+logger = logging.getLogger(__name__)
 
 
 class Refused(Exception):
@@ -44,6 +49,10 @@ def runner_endpoint(*methods: str):
                 return view(request, attempt_id)
             except Refused as refused:
                 return refused.response()
+            except (OperationalError, InterfaceError) as error:
+                logger.warning("%s: %s", request.path, error)
+                detail = "the database is not available; nothing was changed"
+                return Refused(503, "Try again", detail, {"Retry-After": str(RETRY_AFTER_S)}).response()
 
         return wrapped
 

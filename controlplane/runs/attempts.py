@@ -17,7 +17,7 @@ from controlplane.episodes.services import abandon_open
 from controlplane.runs.changes import announce, append_event, lock_run, move_attempt, move_run
 from controlplane.runs.inquiry import CONTACT_S, Facts, Verdict, by_record, judge
 from controlplane.runs.models import OPEN_ATTEMPT, Attempt, Run
-from controlplane.runs.paths import run_folder
+from controlplane.runs.paths import attempt_folder
 from controlplane.runs.ray_jobs import RayJobs, RayUnreachable
 from controlplane.runs.services import REQUEUED, nudge, requeue
 from runner.contract.states import AttemptState, RunState
@@ -37,6 +37,7 @@ class Word:
     status: str | None
     message: str = ""
     log: str = ""
+    killed: bool = False
 
     @property
     def is_alive(self) -> bool:
@@ -53,7 +54,7 @@ def ask(attempt: Attempt, ray: RayJobs) -> Word:
     status = job.status if job else "unknown"
     if status != attempt.ray_status:
         Attempt.objects.filter(pk=attempt.pk).update(ray_status=status)
-    return Word(status, job.message if job else "", log)
+    return Word(status, job.message if job else "", log, bool(job and job.was_killed))
 
 
 # ---------------------------------------------------------------- beginning
@@ -118,6 +119,7 @@ def facts_of(attempt: Attempt, word: Word, silence: float) -> Facts:
         driver=None if seen == processes.Seen() or seen.elsewhere else bool(seen.alive),
         silence=silence,
         message=word.message,
+        killed=word.killed,
     )
 
 
@@ -141,7 +143,7 @@ def regain_contact(attempt: Attempt) -> None:
 # ---------------------------------------------------------------- ending
 def exit_record_on_disk(attempt: Attempt) -> dict | None:
     """The record the driver wrote atomically beside the run's data; None when there is none that can be read."""
-    path = run_folder(attempt.run_id) / "attempts" / str(attempt.number) / "exit.json"
+    path = attempt_folder(attempt) / "exit.json"
     try:
         with path.open("rb") as file:
             record = json.loads(file.read(MAX_EXIT_RECORD))
@@ -192,6 +194,8 @@ def _close(attempt: Attempt, state: AttemptState, reason: str, record: dict | No
     attempt = locked(attempt, run)
     if attempt.state not in OPEN_ATTEMPT:
         return False
+    if state == AttemptState.LOST and run.stop_requested_at:
+        state = AttemptState.STOPPED  # it ended as was asked, only not in order
     now = timezone.now()
     if record and attempt.state == AttemptState.GRANTED:
         move_attempt(attempt, AttemptState.STARTING)

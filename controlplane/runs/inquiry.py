@@ -10,7 +10,12 @@ from runner.contract.states import AttemptState
 CONTACT_S = 30.0
 HEARD_S = 15.0
 GIVE_UP_S = 60.0
-OUTCOMES = {"succeeded": AttemptState.SUCCEEDED, "failed": AttemptState.FAILED, "stopped": AttemptState.STOPPED}
+OUTCOMES = {
+    "succeeded": AttemptState.SUCCEEDED,
+    "failed": AttemptState.FAILED,
+    "stopped": AttemptState.STOPPED,
+    "lost": AttemptState.LOST,
+}
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,7 @@ class Facts:
     job: Ray's status, "unknown" when Ray has never heard of the job, None when Ray did not answer.
     driver: True or False when this host can see the driver's process, None when it cannot.
     silence: seconds without a heartbeat that count against the runner.
+    killed: the driver was ended by a signal, as Ray tells.
     """
 
     claimed: bool
@@ -28,6 +34,7 @@ class Facts:
     driver: bool | None
     silence: float
     message: str = ""
+    killed: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,9 @@ def judge(facts: Facts) -> Verdict | None:
     if facts.job == "unknown":
         return _ray_forgot(facts)
     if not facts.claimed:
-        return Verdict(AttemptState.FAILED, f"the driver ended before it claimed its attempt: {facts.message or facts.job}")
+        # What ends by itself would end so again; what was killed may well begin.
+        state = AttemptState.LOST if facts.killed else AttemptState.FAILED
+        return Verdict(state, f"the driver ended before it claimed its attempt: {facts.message or facts.job}")
     return Verdict(AttemptState.LOST, f"the driver ended without an exit record (Ray: {facts.job}{': ' if facts.message else ''}{facts.message})")
 
 

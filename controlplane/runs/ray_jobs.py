@@ -42,6 +42,11 @@ class Job:
     def is_over(self) -> bool:
         return self.status in OVER
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended the driver; its shell tells that as 128 + the signal."""
+        return self.exit_code is not None and not 0 <= self.exit_code <= 128
+
 
 @dataclass(frozen=True)
 class NodeReport:

@@ -9,7 +9,7 @@ from controlplane.cluster.models import Grant, GrantState
 from controlplane.runs.attempts import EXIT_GRACE_S, note
 from controlplane.runs.models import Attempt
 from controlplane.runs.ray_jobs import Job, RayError, RayJobs
-from controlplane.runs.paths import run_folder
+from controlplane.runs.paths import attempt_folder
 from controlplane.runs.services import nudge, send_bulk
 from runner.contract.states import AttemptState
 
@@ -39,7 +39,7 @@ def look_after(grant: Grant, ray: RayJobs) -> None:
 
 def deliver_leftovers(attempt: Attempt) -> None:
     """A driver that was killed, or outran the network, left records in its spool; its connection file says so."""
-    folder = run_folder(attempt.run_id) / "attempts" / str(attempt.number)
+    folder = attempt_folder(attempt)
     if (folder / "connection.json").exists():
         send_bulk("controlplane.telemetry.tasks.deliver_leftovers", str(folder))
 

@@ -81,7 +81,9 @@ class Service:
         if self.popen:
             self.popen.returncode = exit_code
         self.popen = self.process = None
-        processes.end(self.family(), STRAY_GRACE_S)
+        # By force: told to end, a driver of a run would take it for a wish to stop.
+        for process in self.family():
+            processes.send(process, signal.SIGKILL)
         self.quick_ends = 0 if time.monotonic() - self.began > STABLE_AFTER_S else self.quick_ends + 1
         self.restarts += 1
         delay = BACKOFF_S[min(self.quick_ends, len(BACKOFF_S) - 1)]

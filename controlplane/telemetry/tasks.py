@@ -6,14 +6,20 @@ import sys
 from time import time
 
 from celery import shared_task
+from django.utils import timezone
 
 from controlplane import storage
 from controlplane.banks.imports import SECRETS
 from controlplane.banks.models import BankVersion
+from controlplane.cluster.models import GrantState
 from controlplane.env import CHECKOUT
 from controlplane.episodes.models import Episode
+from controlplane.runs.attempt_auth import LATE_DATA
+from controlplane.runs.models import Attempt
+from controlplane.runs.paths import attempt_folder
 
 REPLAY_S = 240
+LOOK_FOR_LEFTOVERS_S = 60.0
 
 _NAMED_BY = ((Episode, "sampled"), (Episode, "trained"), (Episode, "token_texts"), (BankVersion, "blob"))
 
@@ -31,6 +37,19 @@ def named_blobs(digests: list[str]) -> set[str]:
         left = [digest for digest in digests if digest not in found]
         found.update(model.objects.filter(**{f"{field}__in": left}).values_list(field, flat=True) if left else ())
     return found
+
+
+@shared_task
+def find_leftovers() -> int:
+    """Ask for the delivery of what ended attempts still have on disk, as long as it is welcome; returns how many there are.
+
+    The end of an attempt asks once, but the web process may be away for longer than one delivery tries.
+    """
+    ended = Attempt.objects.filter(ended_at__gt=timezone.now() - LATE_DATA, grant__state=GrantState.RELEASED).only("run_id", "number")
+    found = [folder for attempt in ended if (folder := attempt_folder(attempt) / "connection.json").exists()]
+    for connection in found:
+        deliver_leftovers.apply_async([str(connection.parent)], expires=LOOK_FOR_LEFTOVERS_S, retry=False)
+    return len(found)
 
 
 @shared_task(soft_time_limit=REPLAY_S + 30, time_limit=REPLAY_S + 40)

@@ -35,6 +35,9 @@ def ingest(request: HttpRequest, attempt_id: int) -> JsonResponse:
     except (OperationalError, InterfaceError) as error:
         logger.warning("ingest of attempt %s: %s", attempt_id, error)
         raise _busy("the database is not available; the batch was not stored") from None
+    except OSError as error:
+        logger.error("ingest of attempt %s: %s", attempt_id, error)
+        raise _busy(f"the blob store takes nothing ({error.strerror or error}); the batch was not stored") from None
     return JsonResponse(vars(receipt))
 
 

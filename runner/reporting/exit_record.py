@@ -11,7 +11,7 @@ from runner.assignment import Refused
 
 
 def exit_record(outcome: str, step: int, reason: str = "", error: BaseException | None = None) -> dict[str, Any]:
-    """`outcome` is succeeded, failed or stopped."""
+    """`outcome` is succeeded, failed, stopped, or lost when a process of the run was."""
     return {"outcome": outcome, "reason": reason, "step": step, "error": _describe(error) if error else None, "at": time.time()}
 
 

@@ -41,6 +41,7 @@ def facts(**changes):
         ({"job": "FAILED", "driver": False}, "lost"),
         ({"job": "SUCCEEDED", "silence": HEARD_S}, "lost"),
         ({"job": "FAILED", "claimed": False}, "failed"),
+        ({"job": "FAILED", "claimed": False, "killed": True}, "lost"),
         ({"job": "STOPPED", "silence": HEARD_S, "stopping": True}, "stopped"),
         ({"job": "unknown", "silence": HEARD_S, "stopping": True}, "stopped"),
         ({"job": "STOPPED", "claimed": False, "stopping": True}, "stopped"),

@@ -176,7 +176,31 @@ def test_a_job_that_dies_before_its_claim_fails_with_the_drivers_last_words(laun
     assert run.attempts.count() == 1
 
 
+@pytest.mark.parametrize("exit_code", [-9, 137])
+def test_a_driver_that_is_killed_before_its_claim_is_tried_again(launch, ray, exit_code):
+    run = launch()
+    run_due()
+    ray.end(run.attempts.get().submission_id, "FAILED", "killed", exit_code)
+    again(run), again(run)
+    assert [attempt.state for attempt in run.attempts.all()] == ["lost", "starting"]
+
+
 # ---------------------------------------------------------------- the end of an attempt
+def test_a_driver_that_lost_a_process_says_so_and_is_tried_again(launch, ray, driver_of):
+    run, driver = running(launch, driver_of)
+    assert driver.exit("lost", reason="ProcessLost: the learner's process is gone").json() == {"state": "lost"}
+    run.refresh_from_db()
+    assert run.state == "queued" and "attempt 1 was lost" in run.reason
+
+
+def test_a_run_that_loses_a_process_while_it_stops_is_stopped(launch, ray, owner, driver_of):
+    run, driver = running(launch, driver_of)
+    request_stop(owner, run)
+    assert driver.exit("lost", reason="ProcessLost: the learner's process is gone").json() == {"state": "stopped"}
+    run.refresh_from_db()
+    assert run.state == "stopped" and "learner" in run.reason
+
+
 def test_the_exit_record_on_disk_is_enough(launch, ray, driver_of):
     run, driver = running(launch, driver_of)
     folder = run_folder(run.pk) / "attempts" / "1"

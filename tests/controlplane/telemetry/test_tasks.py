@@ -2,13 +2,18 @@
 
 import os
 import uuid
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from controlplane import storage
 from controlplane.banks.models import Bank, BankVersion
+from controlplane.cluster.models import Grant
 from controlplane.episodes.models import Episode
+from controlplane.runs.paths import attempt_folder
 from controlplane.telemetry import tasks
+from tests.controlplane.factories import make_attempt
 
 pytestmark = pytest.mark.django_db
 
@@ -38,3 +43,22 @@ def test_every_folder_has_its_minute(monkeypatch):
         monkeypatch.setattr(tasks, "time", lambda minute=minute: minute * 60.0 + 1)
         tasks.sweep()
     assert sorted(swept) == storage.PREFIXES
+
+
+@pytest.mark.parametrize(("ended", "state", "left", "asked"), [
+    (1, "released", True, 1),
+    (1, "released", False, 0),
+    (1, "releasing", True, 0),
+    (25, "released", True, 0),
+])
+def test_what_an_outage_left_on_disk_is_asked_for_again_while_it_is_welcome(run, monkeypatch, ended, state, left, asked):
+    sent = []
+    monkeypatch.setattr(tasks.deliver_leftovers, "apply_async", lambda arguments, **_: sent.extend(arguments))
+    attempt = make_attempt(run, 7, state="lost", ended_at=timezone.now() - timedelta(hours=ended))
+    Grant.objects.create(attempt=attempt, state=state)
+    folder = attempt_folder(attempt)
+    folder.mkdir(parents=True)
+    if left:
+        (folder / "connection.json").write_text("{}")
+    assert tasks.find_leftovers() == asked
+    assert sent == [str(folder)] * asked

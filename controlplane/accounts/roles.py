@@ -21,6 +21,9 @@ VERBS: dict[str, Role] = {
     "run.resume": Role.MEMBER,
     "run.archive": Role.MEMBER,
     "run.prioritise": Role.MEMBER,
+    "view.share": Role.MEMBER,
+    # Another member's; one's own always.
+    "view.delete": Role.ADMIN,
     "checkpoint.pin": Role.MEMBER,
     "checkpoint.delete": Role.MEMBER,
     "episode.label": Role.MEMBER,

@@ -47,6 +47,7 @@ class RunFilters:
 
     search: str = ""
     tag: str = ""
+    recipe: str = ""
     archived: bool = False
     sort: str = DEFAULT_SORT
     facets: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -58,11 +59,18 @@ class RunFilters:
         if sort.removeprefix("-") not in SORTS:
             raise InvalidFilter(f"sort: {sort!r} is none of {', '.join(SORTS)}, each with or without a leading -")
         facets = {name: tuple(parameters.getlist(name)) for name in FACETS if parameters.getlist(name)}
-        return cls((parameters.get("q") or "").strip(), parameters.get("tag") or "", parameters.get("archived") == "1", sort, facets)
+        return cls(
+            search=(parameters.get("q") or "").strip(),
+            tag=parameters.get("tag") or "",
+            recipe=parameters.get("recipe") or "",
+            archived=parameters.get("archived") == "1",
+            sort=sort,
+            facets=facets,
+        )
 
     @property
     def narrowed(self) -> bool:
-        return bool(self.search or self.tag or self.facets)
+        return bool(self.search or self.tag or self.recipe or self.facets)
 
     def chosen(self) -> list[tuple[str, str]]:
         """Each chosen value as (facet, value), for the chips above the table."""
@@ -74,6 +82,8 @@ class RunFilters:
             runs = runs.filter(self._found())
         if self.tag:
             runs = runs.filter(tags__contains=[self.tag])
+        if self.recipe:
+            runs = runs.filter(recipe=self.recipe)
         if facets:
             for name, values in self.facets.items():
                 runs = runs.filter(**{f"{FACETS[name]}__in": values})
@@ -167,4 +177,3 @@ def _read(cursor: str, key: str) -> tuple:
         return READERS[key](value), uuid.UUID(hex=identifier)
     except (ValueError, TypeError) as error:
         raise InvalidFilter(f"cursor: {cursor!r:.60} is not one of ours ({error}); start from the first page") from None
-

@@ -42,6 +42,8 @@ class Run(models.Model):
     model = models.CharField(max_length=200)
     environment = models.CharField(max_length=80)
     seed = models.BigIntegerField(default=0)
+    # Digest of what is trained, the seed left out: runs that share it are one point with an error bar.
+    recipe = models.CharField(max_length=64, blank=True, db_default="")
     priority = models.IntegerField(default=0)
     total_steps = models.PositiveIntegerField(default=0)
 
@@ -61,6 +63,7 @@ class Run(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["project", "-created_at", "-id"], name="run_newest_first"),
+            models.Index(fields=["recipe"], name="run_recipe"),
             # Scanned by the reconciler at every tick.
             models.Index(fields=["next_check_at"], name="run_due", condition=Q(state__in=[RunState.QUEUED, RunState.ACTIVE])),
         ]
@@ -111,6 +114,22 @@ class Attempt(models.Model):
             models.UniqueConstraint(fields=["run", "number"], name="attempt_number"),
             models.UniqueConstraint(fields=["run"], condition=Q(state__in=OPEN_ATTEMPT), name="one_open_attempt"),
         ]
+
+
+class SavedView(models.Model):
+    """A query of the runs page under a name. With a team every member sees it, without one only its owner."""
+
+    owner = models.ForeignKey("accounts.User", models.CASCADE, related_name="saved_views")
+    team = models.ForeignKey("accounts.Team", models.CASCADE, null=True, blank=True, related_name="saved_views")
+    name = models.CharField(max_length=80)
+    query = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["owner", "name"], name="view_name_per_owner")]
+
+    def __str__(self):
+        return self.name
 
 
 class RunEvent(models.Model):

@@ -19,6 +19,7 @@ from controlplane.runs.exceptions import Conflict
 from controlplane.runs.forecast import method_of, model_of
 from controlplane.runs.launch import Checked, check_launch
 from controlplane.runs.models import Run
+from controlplane.runs.recipes import recipe_of_bytes
 from controlplane.runs.selectors import resolved_document
 from runner.contract.parse import FieldError, InvalidDocument
 from runner.contract.states import AttemptState, CheckpointState, RunState
@@ -89,6 +90,7 @@ def create_run(user, project: Project, checked: Checked, parent: Run | None) -> 
         model=model_of(config)[:200],
         environment=config.environment.type,
         seed=config.seed,
+        recipe=recipe_of_bytes(checked.canonical),
         priority=config.priority,
         total_steps=config.total_steps,
     )

@@ -4,13 +4,15 @@ import uuid
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.core.exceptions import BadRequest
+from django.core.exceptions import BadRequest, ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from controlplane.runs import listing, services
+from controlplane.accounts.choices import Role
+from controlplane.accounts.models import Team
+from controlplane.runs import listing, recipes, saved_views, services
 from controlplane.runs.exceptions import Conflict
 from controlplane.runs.models import Run
 from controlplane.telemetry.sparklines import sparklines
@@ -19,6 +21,10 @@ from runner.contract.metrics import lookup
 
 COLUMNS = {HEADLINES[name]: lookup(name) for name in (listing.REWARD, "response_length/mean", "verifier_error/fraction")}
 MOST_COMPARED = 10
+MEASURES = [
+    ("reward", lookup(listing.REWARD)),
+    *((key, lookup(name)) for name, key in HEADLINES.items() if key in recipes.MEASURED and key != "reward"),
+]
 BULK = {
     "stop": (services.request_stop, "asked to stop"),
     "archive": (lambda user, run: services.archive(user, [run]), "archived"),
@@ -35,24 +41,57 @@ def _rows(runs: list[Run]) -> list[dict]:
 @login_required
 @require_safe
 def run_list(request: HttpRequest) -> HttpResponse:
-    """The whole page, or only the table when htmx asks for it."""
+    """The whole page, or only the table when htmx asks for it; with `group=seed` a row is a recipe and its seeds."""
     try:
         filters = listing.RunFilters.parse(request.GET)
-        page = listing.page(request.user, filters, request.GET.get("cursor"))
+        by_seed = request.GET.get("group") == "seed"
+        context = (_seeds_context if by_seed else _runs_context)(request, filters)
     except listing.InvalidFilter as error:
         raise BadRequest(str(error)) from None
     total, facets = listing.facets(request.user, filters)
-    context = {
+    context |= {
         "filters": filters,
+        "by_seed": by_seed,
         "facets": facets,
         "total": total,
-        "page": page,
-        "rows": _rows(page.runs),
         "columns": COLUMNS,
         "most_compared": MOST_COMPARED,
     }
+    context |= _views_context(request)
     partial = request.headers.get("HX-Request") and not request.headers.get("HX-History-Restore-Request")
     return render(request, "runs/_update.html" if partial else "runs/list.html", context)
+
+
+def _runs_context(request: HttpRequest, filters: listing.RunFilters) -> dict:
+    page = listing.page(request.user, filters, request.GET.get("cursor"))
+    return {"page": page, "rows": _rows(page.runs)}
+
+
+def _seeds_context(request: HttpRequest, filters: listing.RunFilters) -> dict:
+    """Runs folded by recipe; pages are numbered, because the aggregates have no stable key to go on from."""
+    text = request.GET.get("cursor") or "0"
+    if not text.isdigit() or len(text) > 6:
+        raise listing.InvalidFilter(f"cursor: {text!r:.60} is no offset of ours; start from the first page")
+    groups, more = recipes.groups(request.user, filters, int(text))
+    return {
+        "groups": groups,
+        "measures": MEASURES,
+        "next_offset": int(text) + len(groups) if more else None,
+        "recipes": recipes.count(request.user, filters),
+    }
+
+
+def _views_context(request: HttpRequest) -> dict:
+    """The saved views, and which of them the page shows now."""
+    now = saved_views.kept(request.GET)
+    views = list(saved_views.visible(request.user))
+    memberships = request.user.memberships.exclude(role=Role.VIEWER).select_related("team")
+    return {
+        "views": views,
+        "query": now,
+        "view": next((view for view in views if view.query == now), None),
+        "shareable": [one.team for one in memberships],
+    }
 
 
 @login_required
@@ -92,3 +131,27 @@ def _attempted(request: HttpRequest, act, run: Run) -> bool:
         messages.error(request, f"{run.name}: {error}")
         return False
     return True
+
+
+# ---------------------------------------------------------------- saved views
+@login_required
+@require_POST
+def save_view(request: HttpRequest) -> HttpResponse:
+    """Keep the posted query under a name; lead back to it."""
+    team = get_object_or_404(Team, memberships__user=request.user, pk=request.POST["team"]) if request.POST.get("team") else None
+    try:
+        view = saved_views.save(request.user, request.POST.get("name", ""), request.POST.get("query", ""), team)
+    except ValidationError as error:
+        messages.error(request, " ".join(error.messages))
+        return redirect("runs")
+    messages.success(request, f"View {view.name} is saved{f' for {team.name}' if team else ''}")
+    return redirect(f"{reverse('runs')}?{view.query}")
+
+
+@login_required
+@require_POST
+def delete_view(request: HttpRequest, pk: int) -> HttpResponse:
+    view = get_object_or_404(saved_views.visible(request.user), pk=pk)
+    saved_views.delete(request.user, view)
+    messages.success(request, f"View {view.name} is deleted")
+    return redirect("runs")

@@ -12,6 +12,8 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import mark_safe
 
+from controlplane.templatetags.format import MISSING, fixed
+
 register = template.Library()
 
 COLOURS = 10
@@ -59,7 +61,9 @@ def navigation(context) -> list[dict]:
     match = getattr(context.get("request"), "resolver_match", None)
     here = (match.url_name or "") if match else ""
     return [
-        {"item": item, "url": url, "current": here in item.pages or here.split("-")[0] in item.pages} for item in NAV if (url := _url(item.name))
+        {"item": item, "url": url, "current": here in item.pages or here.split("-")[0] in item.pages}
+        for item in NAV
+        if (url := _url(item.name))
     ]
 
 
@@ -79,6 +83,25 @@ def event_icon(kind: str) -> str:
 def state(value: str, word: str = "") -> str:
     """A state as shape, colour and word."""
     return format_html('<span class="state state-{}">{}</span>', value, word or str(value).capitalize())
+
+
+@register.simple_tag
+def count_of_state(value: str, n: int) -> str:
+    """How many are in a state, beside its shape; the word is for those who do not see it, and on hover."""
+    return format_html(
+        '<span class="state state-{}" title="{} {}">{}<span class="visually-hidden"> {}</span></span>', value, n, value, n, value
+    )
+
+
+@register.simple_tag
+def mean_of(found, decimals: int = 3) -> str:
+    """A mean with half of its interval: 0.612 ± 0.031; a single value stands alone, a missing one is a dash."""
+    if found.estimate is None:
+        return MISSING
+    if found.low is None:
+        return fixed(found.estimate, decimals)
+    half = fixed((found.high - found.low) / 2, decimals)
+    return format_html('{} <span class="interval">± {}</span>', fixed(found.estimate, decimals), half)
 
 
 @register.filter
@@ -137,7 +160,12 @@ def interval_mark(value: float) -> str:
     """The tick of a baseline alone, on the same line."""
     if not isinstance(value, (int, float)):
         return ""
-    return format_html('<svg class="rate" viewBox="0 0 {} 16" aria-hidden="true"><path class="axis" d="M0 8H{}"></path>{}</svg>', RATE_WIDTH, RATE_WIDTH, _tick(value))
+    return format_html(
+        '<svg class="rate" viewBox="0 0 {} 16" aria-hidden="true"><path class="axis" d="M0 8H{}"></path>{}</svg>',
+        RATE_WIDTH,
+        RATE_WIDTH,
+        _tick(value),
+    )
 
 
 def _tick(value: float) -> str:
@@ -149,7 +177,9 @@ def importmap(context) -> str:
     """Names every script module `assay/<file>`, so that modules import each other under hashed, cacheable addresses."""
     modules = _modules() if settings.DEBUG else _cached_modules()
     return format_html(
-        '<script type="importmap" nonce="{}">{}</script>', context["CSP_NONCE"], mark_safe(json.dumps({"imports": modules}).replace("<", "\\u003c"))
+        '<script type="importmap" nonce="{}">{}</script>',
+        context["CSP_NONCE"],
+        mark_safe(json.dumps({"imports": modules}).replace("<", "\\u003c")),
     )
 
 

@@ -74,9 +74,19 @@ function onSelection(event) {
   compare.search = `runs=${ids.join(",")}`;
 }
 
+/** The dialog keeps what the page shows now: filters may have changed since it was sent. */
+function fillView() {
+  const query = new URL(location.href).searchParams;
+  for (const name of ["cursor", "selected"]) query.delete(name);
+  const dialog = /** @type {HTMLElement} */ (document.getElementById("save-view"));
+  /** @type {HTMLInputElement} */ (dialog.querySelector("[name=query]")).value = query.toString();
+  /** @type {HTMLElement} */ (dialog.querySelector("[data-view-query]")).textContent = query.toString() || "every run";
+}
+
 /** @param {MouseEvent} event */
 function onClick(event) {
   const target = /** @type {HTMLElement} */ (event.target);
+  if (target.closest("[data-save-view]")) fillView();
   if (target.closest("[data-updates]")) location.reload();
   if (target.closest("[data-bulk-clear]")) select([]);
   if (target.closest('[aria-disabled="true"]')) event.preventDefault();

@@ -18,6 +18,9 @@ from controlplane.evals.statistics import (
     pooled_difference,
     sentence,
     sign_flip,
+    t_below,
+    t_mean,
+    t_quantile,
     wilson,
 )
 
@@ -40,6 +43,34 @@ class TestWilson:
         """Exact: the probability of all outcomes whose interval holds the true rate."""
         covering = [k for k in range(n + 1) if wilson(k, n).low <= rate <= wilson(k, n).high]
         assert 0.93 <= stats.binom.pmf(covering, n, rate).sum() <= 0.97
+
+
+class TestStudent:
+    @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 29, 100, 1001])
+    def test_quantiles_and_the_distribution_equal_scipy(self, freedom):
+        for probability in (0.6, 0.9, 0.975, 0.995):
+            assert t_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-9)
+        for t in (0.0, 0.3, 1.0, 4.0, 60.0):
+            assert t_below(t, freedom) == pytest.approx(stats.t.cdf(t, freedom), abs=1e-12)
+
+    @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12))
+    @settings(deadline=None)
+    def test_the_interval_of_a_mean_equals_scipy(self, values):
+        mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+        found = t_mean(mean, deviation, len(values))
+        half = stats.t.ppf(0.975, len(values) - 1) * deviation / len(values) ** 0.5
+        assert (found.low, found.high) == pytest.approx((mean - half, mean + half), rel=1e-9, abs=1e-9)
+        assert (found.estimate, found.n) == (mean, len(values))
+
+    def test_one_value_has_no_interval(self):
+        assert t_mean(0.4, None, 1) == Interval(0.4, None, None, 1)
+
+    def test_three_seeds_are_covered_as_often_as_it_says(self):
+        random = np.random.default_rng(3)
+        values = random.normal(0.5, 0.1, (4000, 3))
+        means, deviations = values.mean(axis=1), values.std(axis=1, ddof=1)
+        found = [t_mean(mean, deviation, 3) for mean, deviation in zip(means, deviations, strict=True)]
+        assert 0.94 <= np.mean([one.low <= 0.5 <= one.high for one in found]) <= 0.96
 
 
 class TestBootstrap:

@@ -14,6 +14,8 @@ def misfit(change: Change, source: PinnedSource) -> str | None:
         changed_files(change, source.read)
     except Refused as error:
         return str(error)
+    except (AttributeError, TypeError) as error:
+        return f"it cannot be read: {error}"
     return None
 
 
@@ -78,10 +80,11 @@ def locate(defect: Change, source: PinnedSource) -> tuple[int | None, str]:
     Status is ok, file_missing, no_match, ambiguous_<n>, no_edits, or no_edit_fields.
     """
     edits = defect.get("edits")
-    if not edits:
+    if not isinstance(edits, list) or not edits:
         return None, "no_edits"
-    file, old = edits[0].get("file"), edits[0].get("old")
-    if not file or not old:
+    first = edits[0] if isinstance(edits[0], dict) else {}
+    file, old = first.get("file"), first.get("old")
+    if not (isinstance(file, str) and isinstance(old, str) and file and old):
         return None, "no_edit_fields"
     text = source.read(file)
     if text is None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from runner.contract.canonical import digest
 from runner.repair.env_file import ENV_FILE, SOURCE_TAR, Source, read_env_file
-from runner.repair.files import LEFT_OUT, read_files, sha256_of
+from runner.repair.files import read_files, sha256_of
 
 MAX_SOURCE_FILE = 32 << 20
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -78,7 +79,7 @@ def folder_source(folder: Path) -> PinnedSource | None:
 def directory_source(folder: Path) -> PinnedSource:
     """A source that is kept unpacked; its SHA-256 is that of the tar which the compiler makes of it."""
     packed = pack_source(folder)
-    return _tar_source(SOURCE_TAR, packed)
+    return _TarSource(SOURCE_TAR, io.BytesIO(packed)).pinned(digest(packed))
 
 
 def archive_source(path: Path) -> PinnedSource:
@@ -86,17 +87,12 @@ def archive_source(path: Path) -> PinnedSource:
     return _TarSource(path.name, path).pinned(sha256_of(path))
 
 
-def _tar_source(name: str, packed: bytes) -> PinnedSource:
-    import hashlib
-
-    return _TarSource(name, io.BytesIO(packed)).pinned(hashlib.sha256(packed).hexdigest())
-
-
 class _TarSource:
     """Members of a tar by path, with the one folder that holds everything left off."""
 
     def __init__(self, name: str, place: Path | io.BytesIO):
         self.name, self.place = name, place
+        self.texts: dict[str, str | None] = {}
 
     def pinned(self, sha256: str) -> PinnedSource:
         return PinnedSource(self.name, sha256, self.read)
@@ -123,8 +119,13 @@ class _TarSource:
             raise BadSource(f"{self.name}: no tar archive that can be read: {error}") from None
 
     def read(self, path: str) -> str | None:
+        if path not in self.texts:
+            self.texts[path] = self._read(path)
+        return self.texts[path]
+
+    def _read(self, path: str) -> str | None:
         member = self.members.get(str(PurePosixPath(path)))
-        if member is None or LEFT_OUT & set(PurePosixPath(path).parts):
+        if member is None:
             return None
         with self._open() as tar:
             item = next(item for item in tar if str(PurePosixPath(item.name)) == member)

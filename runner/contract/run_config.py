@@ -182,7 +182,7 @@ class HarborEnvironment(BankEnvironment):
     regrade: bool = setting(True, "Verify once more, from the saved files, when the verifier gave no reward.", level="advanced")
     exclude_leaked: bool = setting(False, "Give no reward to an episode whose commands fetched the upstream code.", level="advanced")
     unproven_reason: str | None = setting(
-        None, "Why this run may use a bank whose anchors are not proven; stays visible on the run.", min_length=10, max_length=400, level="advanced"
+        None, "Why this run may use a bank whose anchors are not proven; stays visible on the run.", min_length=1, max_length=400, level="advanced"
     )
     verifier_fault_rate: float = setting(
         0.0, "Share of episodes whose verifier is made to fail: a drill for the handling of missing rewards.", ge=0, le=1, level="advanced"

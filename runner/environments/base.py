@@ -30,12 +30,23 @@ class Observation:
 
 @dataclass(frozen=True)
 class Step:
-    """What an action led to. `observation` is None when the episode is done."""
+    """What an action led to. `observation` is None when the episode is done; `termination` says why, where it is not that it finished."""
 
     observation: Observation | None = None
     reward: float | None = None
     done: bool = False
     info: dict[str, Any] = field(default_factory=dict)
+    termination: Termination | None = None
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Wall seconds that each call of an environment may take."""
+
+    start: float
+    step: float
+    grade: float
+    close: float
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,16 @@ class ForcedChoice:
 
 
 class Environment(Protocol):
-    """The life of an episode: start, step until done, grade, close. `close` is called whatever happened, also before `start` ended."""
+    """The life of an episode: start, step until done, grade, close. `close` is called whatever happened, also before `start` ended.
+
+    An environment may have more, read where it is there:
+    budgets: Budgets             its own limits, instead of the loop's
+    facts: dict                  what else is to be known of the episode: seconds by phase, delivered files, the backend
+    template: dict               variables of the chat template
+    prompt_limit(max_length)     tokens a prompt may have, where that is less than the model takes
+    async cut(action) -> Step    what follows a reply that was cut at the response cap; without it the episode ends there
+    async condense(ask, history) -> messages, or None: a shorter history to go on from when the context is full
+    """
 
     async def start(self, task: Task, seed: int) -> Observation:
         """Show the task; what is shown is a function of (task, seed)."""

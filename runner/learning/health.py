@@ -32,7 +32,7 @@ def rollout_metrics(samples: Sequence[Sample], max_new_tokens: int) -> Metrics:
         "critic/score/n": float(len(rewards)),
         "reward/missing_fraction": 1.0 - len(rewards) / len(samples),
         **_spread("response_length/", lengths, "mean", "p90", "max", "min"),
-        "response_length/clip_ratio": float((lengths >= max_new_tokens).mean()),
+        "response_length/clip_ratio": float((lengths >= max_new_tokens * np.array([max(1, sample.turns) for sample in samples])).mean()),
         "prompt_length/mean": float(prompts.mean()),
         "num_turns/mean": float(np.mean([sample.turns for sample in samples])),
         "perf/total_num_tokens": float(sum(sample.total_length for sample in samples)),

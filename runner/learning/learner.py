@@ -124,9 +124,9 @@ class Learner:
     def _refuse_long(self, samples: Sequence[Sample]) -> None:
         limit = self.config.model.max_length
         for sample in samples:
-            if sample.total_length > limit:
+            if sample.longest_sequence > limit:
                 raise ValueError(
-                    f"model.max_length: episode {sample.episode} has {sample.total_length} tokens, the limit is {limit}; raise it or lower max_new_tokens"
+                    f"model.max_length: episode {sample.episode} has {sample.longest_sequence} tokens, the limit is {limit}; raise it or lower max_new_tokens"
                 )
 
     def weights(self) -> Weights:

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from runner.contract.run_config import ClippedLoss, GrpoStage
-from runner.contract.termination import HANDLING
+from runner.contract.termination import HANDLING, Termination
 from runner.learning.advantages import group_advantages, shuffled_rewards, token_weights
 from runner.learning.filters import enforced_filter, matched_filters
 from runner.learning.health import mismatch_metrics, weighted_mean
@@ -37,7 +37,7 @@ class Credited:
 
 @dataclass
 class GrpoPlan(StepPlan):
-    """`trained` indexes `credited` by the plan's sequences."""
+    """`trained` indexes `credited` by the plan's sequences; an episode that forked may have several."""
 
     step: int = 0
     credited: list[Credited] = field(default_factory=list)
@@ -68,7 +68,8 @@ def _credit_one(sample: Sample, advantage: float | None, stage: GrpoStage, vocab
 
 def _mask_reason(sample: Sample, advantage: float | None, stage: GrpoStage) -> str | None:
     rule = HANDLING[sample.termination].train
-    if rule in ("dropped", "masked") or (rule == "by_option" and not stage.train_truncated):
+    kept = stage.train_timed_out if sample.termination is Termination.AGENT_TIMEOUT else stage.train_truncated
+    if rule in ("dropped", "masked") or (rule == "by_option" and not kept):
         return str(sample.termination)
     return "ungraded" if advantage is None else None
 
@@ -85,8 +86,8 @@ class Grpo:
     def plan(self, step: int, samples: Sequence[Sample]) -> GrpoPlan:
         credited = credit(samples, self.stage, self.vocabulary, self.seed, step)
         weights = token_weights([item.mask for item in credited], self.stage.aggregation)
-        trained = [index for index, item in enumerate(credited) if item.mask.any()]
-        return GrpoPlan([_sequence(credited[index], weights[index]) for index in trained], step, credited, trained)
+        pairs = [(index, item) for index, (one, weight) in enumerate(zip(credited, weights)) for item in _sequences(one, weight)]
+        return GrpoPlan([item for _, item in pairs], step, credited, [index for index, _ in pairs])
 
     def loss(self, logprob: Tensor, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         surrogate = clipped_loss if isinstance(self.stage.loss, ClippedLoss) else masked_loss
@@ -98,15 +99,17 @@ class Grpo:
         return policy + self.stage.reference_kl.beta * penalty, {**values, "reference_kl": penalty}
 
     def report(self, plan: GrpoPlan, results: Sequence[SequenceResult]) -> tuple[dict[str, float], list[TrainedSample]]:
-        by_sample = dict(zip(plan.trained, results, strict=True))
-        outcomes = [_outcome(item, by_sample.get(index)) for index, item in enumerate(plan.credited)]
+        by_sample: dict[int, list[SequenceResult]] = defaultdict(list)
+        for index, result in zip(plan.trained, results, strict=True):
+            by_sample[index].append(result)
+        outcomes = [_outcome(item, by_sample[index]) for index, item in enumerate(plan.credited)]
         return {**self._batch_metrics(plan), **_token_metrics(plan.sequences, results)}, outcomes
 
     def _batch_metrics(self, plan: GrpoPlan) -> dict[str, float]:
         total = len(plan.credited)
         metrics = {"termination/trained_tokens": float(sum(item.mask.sum() for item in plan.credited))}
         if total:
-            metrics["termination/masked_sample_fraction"] = 1.0 - len(plan.trained) / total
+            metrics["termination/masked_sample_fraction"] = 1.0 - len(set(plan.trained)) / total
             for name in ("gibberish", "repetition", "zero_advantage"):
                 if getattr(self.stage.filters, name) != "off":
                     metrics[f"filter/{name}/fraction"] = sum(name in item.filters for item in plan.credited) / total
@@ -115,7 +118,7 @@ class Grpo:
 
 def _trained_metrics(plan: GrpoPlan) -> dict[str, float]:
     """Over the episodes that entered the loss; nothing when there is none."""
-    trained = [plan.credited[index] for index in plan.trained]
+    trained = [plan.credited[index] for index in dict.fromkeys(plan.trained)]
     if not trained:
         return {}
     behind = np.array([plan.step - 1 - item.sample.policy_version for item in trained])
@@ -129,7 +132,8 @@ def _trained_metrics(plan: GrpoPlan) -> dict[str, float]:
     }
 
 
-def _sequence(item: Credited, weight: np.ndarray) -> TrainingSequence:
+def _sequences(item: Credited, weight: np.ndarray) -> list[TrainingSequence]:
+    """The episode's sequences that have a loss token: one, unless it forked. All share its advantage."""
     sample = item.sample
     if np.isnan(sample.logprobs[item.mask]).any():
         raise ValueError(
@@ -137,18 +141,28 @@ def _sequence(item: Credited, weight: np.ndarray) -> TrainingSequence:
         )
     advantage = np.where(item.mask, item.advantage, 0.0).astype(np.float32)
     columns = {"sampler_logprob": sample.logprobs, "advantage": advantage}
-    return TrainingSequence(sample.token_ids, item.mask, weight, columns, sample.temperature)
+    return [
+        TrainingSequence(
+            sample.token_ids[span],
+            item.mask[span],
+            weight[span],
+            {name: column[span] for name, column in columns.items()},
+            sample.temperature,
+        )
+        for span in sample.spans
+        if item.mask[span].any()
+    ]
 
 
-def _outcome(item: Credited, result: SequenceResult | None) -> TrainedSample:
-    def spread(values: np.ndarray | None) -> np.ndarray:
+def _outcome(item: Credited, results: Sequence[SequenceResult]) -> TrainedSample:
+    def spread(values: Sequence[np.ndarray]) -> np.ndarray:
         column = np.full(len(item.mask), np.nan, np.float32)
-        if values is not None:
-            column[item.mask] = values
+        if values:
+            column[item.mask] = np.concatenate(values)
         return column
 
     advantages = np.where(item.sample.loss_mask, np.nan if item.advantage is None else item.advantage, np.nan).astype(np.float32)
-    logprob, entropy = (spread(result.logprob), spread(result.entropy)) if result else (spread(None), spread(None))
+    logprob, entropy = spread([result.logprob for result in results]), spread([result.entropy for result in results])
     return TrainedSample(item.sample.episode, item.advantage, item.filters, item.reason, advantages, item.mask, logprob, entropy)
 
 

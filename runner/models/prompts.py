@@ -1,19 +1,21 @@
 """The one place where text becomes tokens, so that warm start, rollouts and evaluation agree."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 
-def prompt_ids(tokenizer, messages: Sequence[dict[str, str]] | str) -> list[int]:
+def prompt_ids(tokenizer, messages: Sequence[dict[str, str]] | str, template: Mapping[str, object] | None = None) -> list[int]:
     """Tokens of a prompt up to where the assistant begins.
 
-    With a chat template a string counts as one user message; without one the messages' texts are joined by
-    newlines and encoded as they are.
+    With a chat template a string counts as one user message, and `template` holds further variables of the template; without
+    one the messages' texts are joined by newlines and encoded as they are.
     """
     messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
     if tokenizer.chat_template:
-        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False))
+        return list(
+            tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False, **(template or {}))
+        )
     return list(tokenizer.encode("\n".join(message["content"] for message in messages)))
 
 

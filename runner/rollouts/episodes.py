@@ -40,7 +40,8 @@ class Turn:
 class Outcome:
     """A finished episode. The sample's reward is None unless its termination lets a score be trusted.
 
-    `sampled` and `token_texts` are blobs: the *sampled* token trace, and zstd msgpack of one string per token.
+    `sampled` and `token_texts` are blobs: the *sampled* token trace, and zstd msgpack of one string per token. `facts` is what else
+    the environment tells of itself: seconds by phase, delivered files, the backend, how often the template forked.
     """
 
     order: EpisodeOrder
@@ -58,6 +59,7 @@ class Outcome:
     policy_version_end: int = 0
     sampled: bytes = b""
     token_texts: bytes = b""
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def termination(self) -> Termination:

@@ -1,42 +1,48 @@
-"""The turn loop: many episodes at once, each an alternation of environment and student.
+"""The turn loop: many episodes, each an alternation of environment and student.
 
-1. Every environment starts; what it shows becomes the prompt.
-2. While any episode goes on, one batched call of the policy writes the next turn of each, and each environment takes its step.
-3. Every episode that ended of itself is graded; a grader that fails is asked once more.
-4. Every environment is closed, whatever happened.
+1. The environment starts; what it shows becomes the prompt.
+2. While the episode goes on, the policy writes the next turn and the environment takes its step.
+3. An episode that ended of itself is graded; a grader that fails is asked once more.
+4. The environment is closed, whatever happened.
 
-Text becomes tokens once, here; what the policy wrote is never tokenised again. A failure ends one episode with a reason, never the batch.
+Episodes of one job run all at once and share batches of the policy, or `limit` at a time, each at its own pace (rollouts.generation).
+Text becomes tokens once (rollouts.conversation). A failure ends one episode with a reason, never the batch.
 """
 
 import asyncio
 import time
 import traceback
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Awaitable, Callable, Sequence
+from typing import Any, Awaitable, Callable, Sequence
 
 from runner.contract.bank import Task
-from runner.contract.episode import Author, write_trace
+from runner.contract.episode import write_trace
 from runner.contract.termination import Termination, trusted_reward
-from runner.environments.base import Environment, EnvironmentFailure, Grade
-from runner.models.prompts import prompt_ids
-from runner.policies.base import Policy, Purpose, SamplingParams
+from runner.environments.base import Budgets, Environment, EnvironmentFailure, Grade, Observation, Step
+from runner.policies.base import Generation, Policy, Purpose, SamplingParams
+from runner.rollouts.conversation import Conversation
 from runner.rollouts.episodes import EpisodeOrder, Job, Outcome, Turn, WorkerBatch
-from runner.rollouts.types import SampleBuilder
+from runner.rollouts.generation import RollingGenerator, TogetherGenerator
 from runner.rollouts.vocabulary import Vocabulary
 
 GRADE_SECONDS = 60.0
 STEP_SECONDS = 300.0
+NO_ROOM = Termination.MAX_RESPONSE_LENGTH_EXCEEDED
 
 
 @dataclass
 class _Live:
-    """One episode under way."""
+    """One episode under way. `place` orders it within its job; `limit` is how many tokens a prompt may have."""
 
     order: EpisodeOrder
     environment: Environment
+    conversation: Conversation
     version: int
-    started: float
-    builder: SampleBuilder = field(default_factory=SampleBuilder)
+    place: int
+    limit: int
+    started: float = field(default_factory=time.time)
+    finished: float = 0.0
     turns: list[Turn] = field(default_factory=list)
     student_turns: int = 0
     done: bool = False
@@ -47,9 +53,25 @@ class _Live:
     def end(self, termination: Termination | None, error: str = "") -> None:
         self.done, self.termination, self.error = True, termination, error
 
+    @property
+    def budgets(self) -> Budgets:
+        default = Budgets(STEP_SECONDS, STEP_SECONDS, GRADE_SECONDS, GRADE_SECONDS)
+        return getattr(self.environment, "budgets", default)
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.conversation.builder.context
+
+    @property
+    def seed(self) -> tuple[int, ...]:
+        return (*self.order.seed[:-1], self.student_turns)
+
 
 class TurnLoop:
-    """Runs episodes against one policy. `make_environment` gives a fresh environment an episode."""
+    """Runs episodes against one policy. `make_environment` gives a fresh environment an episode.
+
+    `limit` is how many run at a time; None runs all of a job's together. `on_turn` hears of every turn as it happens.
+    """
 
     def __init__(
         self,
@@ -60,71 +82,110 @@ class TurnLoop:
         *,
         max_length: int,
         worker: str,
+        limit: int | None = None,
+        on_turn: Callable[[EpisodeOrder, Turn], None] = lambda order, turn: None,
     ):
         self.policy, self.tokenizer, self.tasks, self.make_environment = policy, tokenizer, tasks, make_environment
-        self.max_length, self.worker = max_length, worker
+        self.max_length, self.worker, self.limit, self.on_turn = max_length, worker, limit, on_turn
         self.vocabulary = Vocabulary(tokenizer)
-        self._special = set(tokenizer.all_special_ids)
         self._version = 0
 
     async def run(self, job: Job, version: int) -> WorkerBatch:
         """Outcomes in the order of `job.orders`; `version` is the policy's."""
-        self._version, generating = version, 0.0
-        lives = [_Live(order, self.make_environment(), version, time.time()) for order in job.orders]
-        try:
-            await _each(lives, self._start)
-            while active := [live for live in lives if not live.done]:
-                begin = time.perf_counter()
-                self._generate(active, job.sampling)
-                generating += time.perf_counter() - begin
-                await _each([live for live in active if not live.done], self._step)
-            begin = time.perf_counter()
-            await _each(lives, self._grade)
-            grading = time.perf_counter() - begin
-        finally:
-            await _each(lives, self._close)
-        return WorkerBatch([self._outcome(live, job.sampling) for live in lives], generating, grading)
+        self._version, grading = version, _Together()
+        lives = [self._live(order, place) for place, order in enumerate(job.orders)]
+        generator = self._generator(job.sampling, len(lives))
+        slots = asyncio.Semaphore(self.limit) if self.limit else nullcontext()
+        await asyncio.gather(*(self._episode(live, generator, grading, slots) for live in lives))
+        return WorkerBatch([self._outcome(live, job.sampling) for live in lives], generator.seconds, grading.seconds)
 
-    async def _start(self, live: _Live) -> None:
+    def _live(self, order: EpisodeOrder, place: int) -> _Live:
+        environment = self.make_environment()
+        conversation = Conversation(self.tokenizer, getattr(environment, "template", None))
+        own = getattr(environment, "prompt_limit", lambda most: most)
+        return _Live(order, environment, conversation, self._version, place, min(self.max_length, own(self.max_length)))
+
+    def _generator(self, sampling: SamplingParams, count: int) -> TogetherGenerator | RollingGenerator:
+        if self.limit is None:
+            return TogetherGenerator(self.policy, sampling, count)
+        return RollingGenerator(self.policy, sampling, together=self.policy.health()["device"] not in ("cpu", "none"))
+
+    async def _episode(self, live: _Live, generator, grading: "_Together", slots) -> None:
+        async with slots:
+            live.started = time.time()
+            try:
+                try:
+                    await self._act(live, generator)
+                finally:
+                    generator.leave()
+                async with grading.one_more():
+                    await self._grade(live)
+            finally:
+                await self._close(live)
+                live.finished = time.time()
+
+    async def _act(self, live: _Live, generator) -> None:
         with _failures_of(live):
             task = self.tasks[live.order.task]
-            observation = await _within(live.environment.start(task, live.order.environment_seed), STEP_SECONDS)
-            self._show(live, observation.messages)
+            observation = await _within(live.environment.start(task, live.order.environment_seed), live.budgets.start)
+            await self._show(live, observation, generator)
+        while not live.done:
+            if generation := await self._generate(live, generator):
+                await self._step(live, generation, generator)
 
-    def _show(self, live: _Live, messages: Sequence[dict[str, str]]) -> None:
-        """Append what the environment says; tokens of the chat template itself are the template's."""
-        for message in messages:
-            live.turns.append(Turn(len(live.turns), message["role"], "environment", message["content"]))
-        for token in prompt_ids(self.tokenizer, messages):
-            live.builder.append([token], Author.TEMPLATE if token in self._special else Author.ENVIRONMENT)
-        if (length := len(live.builder.token_ids)) >= self.max_length:
-            live.end(Termination.MAX_RESPONSE_LENGTH_EXCEEDED, f"the prompt has {length} tokens, model.max_length is {self.max_length}")
+    async def _show(self, live: _Live, observation: Observation, generator) -> None:
+        """Append what the environment says; an episode whose context is full ends, unless its environment can shorten the history."""
+        for message in observation.messages:
+            self._turn(live, Turn(len(live.turns), message["role"], "environment", message["content"]))
+        live.conversation.show(observation.messages)
+        if len(live.prompt) >= live.limit and live.student_turns:
+            await self._condense(live, generator)
+        if (length := len(live.prompt)) >= live.limit:
+            # Only a first prompt that is too long leaves nothing to grade.
+            told = f"the prompt has {length} tokens, the limit is {live.limit} (model.max_length {self.max_length})"
+            live.end(NO_ROOM, "" if live.student_turns else told)
 
-    def _generate(self, active: list[_Live], sampling: SamplingParams) -> None:
-        prompts = [live.builder.token_ids for live in active]
-        seeds = [(*live.order.seed[:-1], live.student_turns) for live in active]
+    async def _condense(self, live: _Live, generator) -> None:
+        condense = getattr(live.environment, "condense", None)
+        history = condense and await condense(lambda messages: self._aside(live, messages, generator), live.conversation.messages)
+        if history:
+            live.conversation.restart(history)
+
+    async def _aside(self, live: _Live, messages: Sequence[dict[str, str]], generator) -> str | None:
+        """The student's reply to a conversation beside the episode's own; it is recorded as a sequence of its own. None without room."""
+        live.conversation.restart(messages)
+        if len(live.prompt) >= self.max_length:
+            return None
+        self._turn(live, Turn(len(live.turns), "user", "environment", messages[-1]["content"]))
+        generation = await self._generate(live, generator)
+        return live.turns[-1].text if generation else None
+
+    async def _generate(self, live: _Live, generator) -> Generation | None:
         try:
-            generations = self.policy.generate(prompts, sampling, seeds)
-        except Exception:
-            error = traceback.format_exc()
-            for live in active:
-                live.end(Termination.POLICY_ERROR, error)
-            return
-        for live, generation in zip(active, generations, strict=True):
-            live.builder.append(generation.token_ids, Author.STUDENT, generation.logprobs)
-            live.student_turns += 1
-            if generation.finish_reason == "length":
-                live.termination = Termination.MAX_RESPONSE_LENGTH_EXCEEDED
-            text = self.tokenizer.decode(generation.token_ids.tolist(), skip_special_tokens=True)
-            live.turns.append(Turn(len(live.turns), "assistant", "student", text, len(generation.token_ids)))
+            generation = await generator.generate(live.place, live.prompt, live.seed)
+        except Exception as error:
+            live.end(Termination.POLICY_ERROR, "".join(traceback.format_exception(error)))
+            return None
+        text = live.conversation.reply(generation)
+        live.student_turns += 1
+        self._turn(live, Turn(len(live.turns), "assistant", "student", text, len(generation.token_ids)))
+        return generation
 
-    async def _step(self, live: _Live) -> None:
+    async def _step(self, live: _Live, generation: Generation, generator) -> None:
+        cut = generation.finish_reason == "length"
+        go_on = getattr(live.environment, "cut", None) if len(live.prompt) < live.limit else None
         with _failures_of(live):
-            step = await _within(live.environment.step(live.turns[-1].text), STEP_SECONDS)
+            take = go_on if cut and go_on else live.environment.step
+            step: Step = await _within(take(live.turns[-1].text), live.budgets.step)
+            live.termination = step.termination or (NO_ROOM if cut and not go_on else None)
             if step.done or live.termination:
                 live.done = True
             else:
-                self._show(live, step.observation.messages)
+                await self._show(live, step.observation, generator)
+
+    def _turn(self, live: _Live, turn: Turn) -> None:
+        live.turns.append(turn)
+        self.on_turn(live.order, turn)
 
     async def _grade(self, live: _Live) -> None:
         """Ask the environment for its word, unless the episode failed before there was anything to grade."""
@@ -133,10 +194,10 @@ class TurnLoop:
         for last in (False, True):
             failure, error = Termination.VERIFIER_ERROR, ""
             try:
-                live.grade = await _within(live.environment.grade(), GRADE_SECONDS)
+                live.grade = await _within(live.environment.grade(), live.budgets.grade)
                 failure, error = _failed(live.grade)
             except TimeoutError:
-                failure, error = Termination.VERIFIER_TIMEOUT, f"no grade within {GRADE_SECONDS:.0f} s"
+                failure, error = Termination.VERIFIER_TIMEOUT, f"no grade within {live.budgets.grade:.0f} s"
             except Exception:
                 error = traceback.format_exc()
             if not failure:
@@ -147,14 +208,14 @@ class TurnLoop:
 
     async def _close(self, live: _Live) -> None:
         try:
-            await _within(live.environment.close(), GRADE_SECONDS)
+            await _within(live.environment.close(), live.budgets.close)
         except Exception:
             live.error = live.error or f"closing the environment failed: {traceback.format_exc()}"
 
     def _outcome(self, live: _Live, sampling: SamplingParams) -> Outcome:
         order, grade = live.order, live.grade
         termination = live.termination or Termination.UNKNOWN
-        sample = live.builder.build(
+        sample = live.conversation.builder.build(
             episode=order.episode,
             task=order.task,
             group=order.group,
@@ -166,14 +227,39 @@ class TurnLoop:
             parsed=grade.parsed if grade else None,
             turns=live.student_turns,
         )
-        outcome = Outcome(order, sample, live.turns, error=live.error, worker=self.worker, started=live.started, finished=time.time())
+        outcome = Outcome(order, sample, live.turns, error=live.error, worker=self.worker, started=live.started, finished=live.finished)
         outcome.policy_version_end = self._version
+        outcome.facts = self._facts(live)
         outcome.sampled = write_trace(sample.sampled_columns())
         outcome.token_texts = self.vocabulary.texts(sample.token_ids)
         if grade:
             outcome.graded, outcome.reason, outcome.checks = True, grade.reason, grade.checks
             outcome.evidence, outcome.grader = grade.evidence, grade.grader
         return outcome
+
+    @staticmethod
+    def _facts(live: _Live) -> dict[str, Any]:
+        facts = dict(getattr(live.environment, "facts", {}))
+        return facts | ({"forks": live.conversation.forked} if live.conversation.forked else {})
+
+
+class _Together:
+    """Wall seconds during which at least one is at it."""
+
+    def __init__(self):
+        self.seconds, self._count, self._begin = 0.0, 0, 0.0
+
+    @asynccontextmanager
+    async def one_more(self):
+        if not self._count:
+            self._begin = time.perf_counter()
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self.seconds += time.perf_counter() - self._begin
 
 
 def _failed(grade: Grade) -> tuple[Termination | None, str]:
@@ -197,7 +283,8 @@ class _failures_of:
         if isinstance(error, EnvironmentFailure):
             self.live.end(error.termination, str(error))
         elif isinstance(error, TimeoutError):
-            self.live.end(Termination.ENV_TIMEOUT, f"the environment did not answer within {STEP_SECONDS:.0f} s")
+            seconds = self.live.budgets.step if self.live.turns else self.live.budgets.start
+            self.live.end(Termination.ENV_TIMEOUT, f"the environment did not answer within {seconds:.0f} s")
         elif isinstance(error, MemoryError):
             self.live.end(Termination.ENV_OOM, "".join(traceback.format_exception(error)))
         else:
@@ -207,7 +294,3 @@ class _failures_of:
 
 async def _within(awaitable: Awaitable, seconds: float):
     return await asyncio.wait_for(awaitable, seconds)
-
-
-async def _each(lives: Sequence[_Live], action: Callable[[_Live], Awaitable[None]]) -> None:
-    await asyncio.gather(*(action(live) for live in lives))

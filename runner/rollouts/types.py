@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,11 +12,12 @@ from runner.contract.termination import Termination
 
 @dataclass(frozen=True)
 class Sample:
-    """One finished episode as the learner sees it: a single token sequence of length T.
+    """One finished episode as the learner sees it: a token sequence of length T.
 
     token_ids int32[T], author uint8[T] (`Author` codes), loss_mask bool[T] (tokens the loss may touch),
     logprobs float32[T] (sampler's log-prob of a sampled token in nats, NaN elsewhere). `group` and `index`
-    order a step's samples; `policy_version` is the version the episode started from.
+    order a step's samples; `policy_version` is the version the episode started from. Where the chat template does not
+    accumulate, several sequences stand end to end: `forks` are the offsets at which a further one begins.
     """
 
     episode: str
@@ -32,11 +34,22 @@ class Sample:
     temperature: float = 1.0
     parsed: bool | None = None
     turns: int = 1
+    forks: tuple[int, ...] = ()
 
     @property
     def total_length(self) -> int:
-        """Tokens of the whole sequence."""
+        """Tokens of all its sequences."""
         return len(self.token_ids)
+
+    @property
+    def spans(self) -> list[slice]:
+        """Where each of its sequences lies; one, unless it forked."""
+        return [slice(start, stop) for start, stop in pairwise([0, *self.forks, self.total_length])]
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of its longest sequence: what must fit the model's context."""
+        return max(span.stop - span.start for span in self.spans)
 
     @property
     def response_length(self) -> int:
@@ -56,12 +69,26 @@ class Sample:
 
 @dataclass
 class SampleBuilder:
-    """Grows one token sequence turn by turn; what was written is never tokenised again."""
+    """Grows one token sequence turn by turn; what was written is never tokenised again.
+
+    `fork` begins another sequence, which shares nothing with what was written; `context` is the sequence under way.
+    """
 
     token_ids: list[int] = field(default_factory=list)
     _author: list[int] = field(default_factory=list)
     _mask: list[bool] = field(default_factory=list)
     _logprobs: list[float] = field(default_factory=list)
+    _forks: list[int] = field(default_factory=list)
+
+    @property
+    def context(self) -> list[int]:
+        """What the policy sees: the tokens since the last fork."""
+        return self.token_ids[self._forks[-1] :] if self._forks else self.token_ids
+
+    def fork(self) -> None:
+        """Begin another sequence here."""
+        if self.token_ids and self._forks[-1:] != [len(self.token_ids)]:
+            self._forks.append(len(self.token_ids))
 
     def append(self, token_ids: Sequence[int], author: Author, logprobs: Sequence[float] | None = None, train: bool | None = None) -> None:
         """Add a span by one author. `train` defaults to whether the student wrote it."""
@@ -80,6 +107,7 @@ class SampleBuilder:
             author=np.array(self._author, np.uint8),
             loss_mask=np.array(self._mask, np.bool_),
             logprobs=np.array(self._logprobs, np.float32),
+            forks=tuple(fork for fork in self._forks if fork < len(self.token_ids)),
             **fields,
         )
 

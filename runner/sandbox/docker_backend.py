@@ -1,0 +1,431 @@
+"""Containers by the Docker engine of this node, through its API; the calls run on threads of their own."""
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from docker.errors import APIError, ImageNotFound, NotFound
+from docker.types import LogConfig, Ulimit
+from docker.types import Mount as DockerMount
+
+from runner.sandbox import archives
+from runner.sandbox.base import DEFAULT_ARCHIVE, MIB, ArchiveLimits, ContainerSpec, ExecResult, Health, Leftovers, Network, Stats
+from runner.sandbox.docker_builds import build
+from runner.sandbox.docker_sweeps import remove_labelled, sweep_images
+from runner.sandbox.engine import ENGINE_ERRORS, Engine, EventWatch, Stopped, failure, gone, unreachable
+from runner.sandbox.reasons import Reason, SandboxFailure
+from runner.sandbox.streams import Frames, HeadTail
+
+DISK_PERIOD = 5.0
+RETURN_PATIENCE = 15.0
+SLOW_LIST = 20.0
+MANY_DANGLING = 2000
+CANCEL_PATIENCE = 120.0
+
+
+class DockerBackend:
+    """`labels` are on everything made here; events of other containers are not looked at."""
+
+    name, isolation = "docker", "strong"
+
+    def __init__(self, labels: Mapping[str, str], base_url: str | None = None, threads: int = 64):
+        self.labels, self.base_url = dict(labels), base_url
+        self.engine: Engine | None = None
+        self.watch: EventWatch | None = None
+        self.containers: dict[str, DockerContainer] = {}
+        self.quota: bool | None = None
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="docker")
+        self._watchdog: asyncio.Task | None = None
+
+    async def open(self) -> None:
+        await self.call(self._connect)
+        self._watchdog = asyncio.create_task(self._watch_disks())
+
+    def _connect(self) -> None:
+        try:
+            self.engine = Engine(self.base_url)
+            self.watch = EventWatch(Engine(self.base_url), [f"{key}={value}" for key, value in self.labels.items()])
+            # A quota per container exists only over some file systems; elsewhere the watchdog measures.
+            backing = dict(self.engine.info().get("DriverStatus") or []).get("Backing Filesystem", "")
+            self.quota = backing == "xfs"
+        except ENGINE_ERRORS as error:
+            raise failure(error, Reason.DAEMON_UNREACHABLE, "connect") from None
+
+    async def close(self) -> None:
+        if self._watchdog:
+            self._watchdog.cancel()
+        if self.watch:
+            self.watch.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self.engine:
+            self.engine.close()
+
+    async def call(self, work: Callable, *args, undo: Callable[[Any], Any] | None = None) -> Any:
+        """Run `work` on a thread. When cancelled, wait for its end first (undoing what it made), so that nothing is made behind our back."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                made = await asyncio.wait_for(asyncio.shield(future), CANCEL_PATIENCE)
+                if undo:
+                    await undo(made)
+            raise
+
+    async def stoppable(self, work: Callable, *args) -> Any:
+        """Run `work(…, cancelled)` on a thread; cancelling sets the event `cancelled` and waits."""
+        cancelled = threading.Event()
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work, *args, cancelled)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            cancelled.set()
+            with suppress(Exception):
+                await asyncio.wait_for(asyncio.shield(future), CANCEL_PATIENCE)
+            raise
+
+    # ------------------------------------------------------------------ images
+
+    async def build(
+        self,
+        context: BinaryIO,
+        tag: str,
+        *,
+        labels: Mapping[str, str],
+        timeout: float,
+        network: Network = Network.PUBLIC,
+        args: Mapping[str, str] | None = None,
+    ) -> str:
+        return await self.stoppable(build, self.engine, context, tag, {**self.labels, **labels}, timeout, network, args or {})
+
+    async def image(self, tag: str) -> str | None:
+        return await self.call(self._image, tag)
+
+    def _image(self, tag: str) -> str | None:
+        try:
+            return self.engine.inspect_image(tag)["Id"]
+        except ImageNotFound:
+            return None
+        except ENGINE_ERRORS as error:
+            raise failure(error, Reason.IMAGE_MISSING, f"look for image {tag}") from None
+
+    async def remove_image(self, tag: str) -> None:
+        await self.call(self._remove_image, tag)
+
+    def _remove_image(self, tag: str) -> None:
+        try:
+            self.engine.remove_image(tag, force=True)
+        except ImageNotFound:
+            pass
+        except ENGINE_ERRORS as error:
+            raise failure(error, Reason.EXEC_FAILED, f"remove image {tag}") from None
+
+    # ------------------------------------------------------------------ containers
+
+    async def create(self, spec: ContainerSpec) -> "DockerContainer":
+        return await self.call(self._create, spec, undo=lambda container: container.remove())
+
+    def _create(self, spec: ContainerSpec) -> "DockerContainer":
+        spec_labels = {**self.labels, **spec.labels}
+        network = made = None
+        try:
+            if spec.network is Network.PUBLIC:
+                network = f"assay-{secrets.token_hex(6)}"
+                self.engine.create_network(network, driver="bridge", labels=spec_labels)
+            made = self._create_container(spec, spec_labels, network or "none")
+            container = DockerContainer(self, made, spec, spec_labels, network)
+            if spec.folders and not spec.read_only:
+                self.engine.put_archive(made, "/", archives.pack_folders(list(spec.folders)))
+            # Registered before it runs, or its first seconds would go unwatched.
+            self.containers[made] = container
+            self.engine.start(made)
+            return container
+        except ENGINE_ERRORS as error:
+            self.containers.pop(made, None)
+            self._undo(made, network)
+            raise failure(error, Reason.START_FAILED, f"start a container of {spec.image}") from None
+
+    def _undo(self, container: str | None, network: str | None) -> None:
+        with suppress(*ENGINE_ERRORS):
+            if container:
+                self.engine.remove_container(container, force=True, v=True)
+        with suppress(*ENGINE_ERRORS):
+            if network:
+                self.engine.remove_network(network)
+
+    def _create_container(self, spec: ContainerSpec, labels: Mapping[str, str], network: str) -> str:
+        config = {"image": spec.image, "entrypoint": ["sleep"], "command": ["infinity"], "labels": labels, "environment": dict(spec.env)}
+        if spec.workdir:
+            config["working_dir"] = spec.workdir
+        volumes = self.engine.inspect_image(spec.image)["Config"].get("Volumes") or {}
+        host = self._host_options(spec, volumes, network)
+        return self.engine.create_container(**config, host_config=self.engine.create_host_config(**host))["Id"]
+
+    def _host_options(self, spec: ContainerSpec, volumes: Iterable[str], network: str) -> dict[str, Any]:
+        limits = spec.limits
+        memory, disk = limits.memory_mb * MIB, limits.disk_mb * MIB
+        # A volume the image declares would lie outside the disk limit; in memory it counts against that of the container.
+        temporary = {path: f"size={limits.disk_mb}m,mode=1777" for path in [*volumes, *(["/tmp"] if spec.read_only else [])]}
+        mounts = [DockerMount(mount.target, str(mount.source), type="bind", read_only=True) for mount in spec.mounts]
+        # Files cannot be taken out of memory-backed folders, so that results go to volumes that die with the container.
+        mounts += [DockerMount(path, None, type="volume") for path in spec.writable]
+        return {
+            "network_mode": network,
+            "cap_drop": ["ALL"],
+            "cap_add": list(spec.capabilities) or None,
+            "security_opt": ["no-new-privileges"],
+            "pids_limit": limits.pids,
+            "mem_limit": memory,
+            "memswap_limit": memory,
+            "nano_cpus": int(limits.cpus * 1e9),
+            "ulimits": [Ulimit(name="fsize", soft=disk, hard=disk), Ulimit(name="core", soft=0, hard=0)],
+            "storage_opt": {"size": f"{limits.disk_mb}m"} if self.quota else None,
+            "read_only": spec.read_only,
+            "tmpfs": temporary or None,
+            "mounts": mounts or None,
+            "init": True,
+            "ipc_mode": "private",
+            "log_config": LogConfig(type="none"),
+        }
+
+    async def _watch_disks(self) -> None:
+        while True:
+            await asyncio.sleep(DISK_PERIOD)
+            if not self.containers:
+                continue
+            with suppress(*ENGINE_ERRORS):
+                for identifier, size in (await self.call(self.engine.sizes, {"id": list(self.containers)})).items():
+                    container = self.containers.get(identifier)
+                    if container and size > container.spec.limits.disk_mb * MIB:
+                        limit = container.spec.limits.disk_mb
+                        container.ended = SandboxFailure(Reason.DISK_LIMIT_EXCEEDED, f"{size} bytes written, at most {limit} MiB may be")
+                        await container.kill()
+
+    # ------------------------------------------------------------------ housekeeping
+
+    async def attached(self, labels: Mapping[str, str]) -> list[Mapping[str, str]]:
+        return await self.call(self._attached, labels)
+
+    def _attached(self, labels: Mapping[str, str]) -> list[Mapping[str, str]]:
+        filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
+        try:
+            found = [*self.engine.containers(all=True, filters=filters), *self.engine.networks(filters=filters)]
+        except ENGINE_ERRORS as error:
+            raise failure(error, Reason.EXEC_FAILED, "list containers") from None
+        return [item["Labels"] for item in found]
+
+    async def remove_labelled(self, labels: Mapping[str, str], keep: Callable[[str], bool] = lambda episode: False) -> Leftovers:
+        return await self.call(remove_labelled, self.engine, {**self.labels, **labels}, keep)
+
+    async def sweep_images(self, older_than: float, batch: int = 200) -> Leftovers:
+        return await self.stoppable(sweep_images, self.engine, older_than, batch)
+
+    async def health(self) -> Health:
+        return await self.call(self._health)
+
+    def _health(self) -> Health:
+        started = time.monotonic()
+        try:
+            engine = self.engine or Engine(self.base_url)
+            containers = len(engine.containers(all=True))
+            seconds = time.monotonic() - started
+            version = engine.info()["ServerVersion"]
+            dangling = len(engine.images(filters={"dangling": True}, quiet=True))
+        except ENGINE_ERRORS as error:
+            named = failure(error, Reason.DAEMON_UNREACHABLE, "ask the engine for its state")
+            return Health(named.reason, str(named))
+        reason = detail = None
+        if seconds > SLOW_LIST:
+            reason, detail = Reason.DAEMON_WEDGED, f"listing containers took {seconds:.0f} s; restart the engine"
+        elif dangling > MANY_DANGLING:
+            reason, detail = Reason.DAEMON_WEDGED, f"{dangling} dangling images; drain this node and sweep its images"
+        return Health(reason, detail or "", seconds, containers, dangling, version)
+
+
+class DockerContainer:
+    """A container of this backend. `ended` says why it is dead when we know."""
+
+    isolation = "strong"
+
+    def __init__(self, backend: DockerBackend, identifier: str, spec: ContainerSpec, labels: Mapping[str, str], network: str | None):
+        self.backend, self.id, self.spec, self.labels, self.network = backend, identifier, spec, labels, network
+        self.workdir = spec.workdir or "/"
+        self.ended: SandboxFailure | None = None
+        self.interruptions = backend.watch.interruptions
+
+    @property
+    def engine(self) -> Engine:
+        return self.backend.engine
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        workdir: str | None = None,
+        output_cap: int = MIB,
+        flood_limit: int | None = None,
+    ) -> ExecResult:
+        options = {"environment": dict(env or {}), "user": user or "", "workdir": workdir or self.spec.workdir}
+        return await self.backend.stoppable(self._exec, list(argv), timeout, options, output_cap, flood_limit)
+
+    def _exec(self, argv, timeout, options, output_cap, flood_limit, cancelled) -> ExecResult:
+        started = time.monotonic()
+        streams, timed_out, flooded = {1: HeadTail(output_cap), 2: HeadTail(output_cap)}, False, False
+        try:
+            identifier = self.engine.exec_create(self.id, argv, **options)["Id"]
+            frames = Frames()
+            output = self.engine.exec_output(identifier, lambda: cancelled.is_set() or time.monotonic() - started > timeout)
+            try:
+                for packet in output:
+                    for stream, data in frames.feed(packet):
+                        streams[stream].add(data)
+                    if flooded := bool(flood_limit) and sum(stream.total for stream in streams.values()) > flood_limit:
+                        break
+            except Stopped:
+                timed_out = True
+            finally:
+                output.close()
+            exit_code = None if timed_out or flooded else self._exit_code(identifier)
+        except ENGINE_ERRORS as error:
+            raise self._explain(error, f"run {argv[0]!r}") from None
+        kept = {stream: held.value() for stream, held in streams.items()}
+        printed = sum(stream.total for stream in streams.values())
+        truncated = any(stream.omitted for stream in streams.values())
+        return ExecResult(exit_code, kept[1], kept[2], time.monotonic() - started, printed, truncated, timed_out, flooded)
+
+    def _exit_code(self, identifier: str) -> int:
+        deadline = time.monotonic() + 10
+        while (state := self.engine.exec_inspect(identifier))["Running"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if state["ExitCode"] in (None, 137):
+            # 137 may be one process killed, or the whole container: only the second is a failure of ours.
+            self._require_running()
+        return state["ExitCode"] if state["ExitCode"] is not None else -1
+
+    def _require_running(self) -> None:
+        if not self.engine.inspect_container(self.id)["State"]["Running"]:
+            raise APIError("the container is not running")
+
+    def _explain(self, error: Exception, doing: str, otherwise: Reason = Reason.EXEC_FAILED) -> SandboxFailure:
+        """Why a call failed: the engine is away or was restarted, the container is dead and of what, or an ordinary refusal."""
+        if self.ended:
+            return self.ended
+        away = unreachable(error)
+        if away and not self._engine_returns():
+            return failure(error, Reason.DAEMON_UNREACHABLE, doing)
+        if away or self.backend.watch.interruptions != self.interruptions:
+            return SandboxFailure(Reason.DAEMON_RESTARTED, f"{doing}: the container engine was restarted under this container")
+        with suppress(*ENGINE_ERRORS):
+            state = self.engine.inspect_container(self.id)["State"]
+            if state["OOMKilled"] and not state["Running"]:
+                return SandboxFailure(Reason.OUT_OF_MEMORY, f"{doing}: the container ran out of its {self.spec.limits.memory_mb} MiB")
+            if not state["Running"]:
+                return SandboxFailure(Reason.CONTAINER_DIED, f"{doing}: the container ended with {state['ExitCode']}")
+        if gone(error):
+            missing = otherwise if otherwise is Reason.PATH_MISSING else Reason.CONTAINER_DIED
+            return SandboxFailure(missing, f"{doing}: {error.explanation}")
+        return failure(error, otherwise, doing)
+
+    def _engine_returns(self) -> bool:
+        deadline = time.monotonic() + RETURN_PATIENCE
+        while time.monotonic() < deadline:
+            with suppress(*ENGINE_ERRORS):
+                return self.engine.ping()
+            time.sleep(0.25)
+        return False
+
+    async def put(self, target: str, source: Path | Mapping[str, bytes]) -> None:
+        await self.backend.call(self._put, target, source)
+
+    def _put(self, target: str, source: Path | Mapping[str, bytes]) -> None:
+        try:
+            self.engine.put_archive(self.id, "/", archives.pack_upload(source, target))
+        except ENGINE_ERRORS as error:
+            raise self._explain(error, f"put files into {target}") from None
+
+    async def get(self, source: str, destination: Path, limits: ArchiveLimits = DEFAULT_ARCHIVE) -> int:
+        return await self.backend.call(self._get, source, Path(destination), limits)
+
+    def _get(self, source: str, destination: Path, limits: ArchiveLimits) -> int:
+        try:
+            with self.engine.archive(self.id, source) as chunks:
+                return archives.unpack(chunks, destination, limits)
+        except ENGINE_ERRORS as error:
+            raise self._explain(error, f"take {source}", Reason.PATH_MISSING) from None
+
+    async def read(self, path: str, limit: int = MIB) -> bytes:
+        return await self.backend.call(self._read, path, limit)
+
+    def _read(self, path: str, limit: int) -> bytes:
+        try:
+            with self.engine.archive(self.id, path) as chunks:
+                return archives.only_file(chunks, limit)
+        except ENGINE_ERRORS as error:
+            raise self._explain(error, f"read {path}", Reason.PATH_MISSING) from None
+
+    async def out_of_memory(self) -> bool:
+        return await self.backend.call(self.backend.watch.ran_out, self.id)
+
+    async def stats(self) -> Stats:
+        return await self.backend.call(self._stats)
+
+    def _stats(self) -> Stats:
+        try:
+            seen = self.engine.stats(self.id, stream=False, one_shot=True)
+        except ENGINE_ERRORS as error:
+            raise self._explain(error, "measure") from None
+        memory = seen.get("memory_stats", {})
+        return Stats(
+            running=bool(memory),
+            memory=memory.get("usage"),
+            memory_peak=memory.get("max_usage"),
+            cpu_seconds=seen["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9 if memory else None,
+            pids=seen.get("pids_stats", {}).get("current"),
+        )
+
+    async def freeze(self) -> None:
+        await self.backend.call(self._freeze)
+
+    def _freeze(self) -> None:
+        try:
+            self.engine.pause(self.id)
+        except ENGINE_ERRORS as error:
+            raise self._explain(error, "freeze") from None
+
+    async def kill(self) -> None:
+        await self.backend.call(self._kill)
+
+    def _kill(self) -> None:
+        with suppress(*ENGINE_ERRORS):
+            self.engine.kill(self.id)
+
+    async def remove(self) -> None:
+        await self.backend.call(self._remove)
+
+    def _remove(self) -> None:
+        self.backend.containers.pop(self.id, None)
+        try:
+            self.engine.remove_container(self.id, force=True, v=True)
+        except NotFound:
+            pass
+        except ENGINE_ERRORS:
+            self._remove_again()
+        self.backend.watch.forget(self.id)
+        with suppress(*ENGINE_ERRORS):
+            if self.network:
+                self.engine.remove_network(self.network)
+
+    def _remove_again(self) -> None:
+        """After a restart of the engine, or while it is removing the container already. What stays is the reaper's."""
+        if self._engine_returns():
+            with suppress(*ENGINE_ERRORS):
+                self.engine.remove_container(self.id, force=True, v=True)

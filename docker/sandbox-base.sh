@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Makes the base image of every task container (compilers, make, tmux, a small Python) from Debian's packages, without an image registry.
+# The tag is the digest of the recipe, so an image that exists is the right one and is used again. Needs root and a running container
+# engine; debootstrap unless BASE names an image with apt (BASE=debian:bookworm-slim where a registry is reached).
+#   docker/sandbox-base.sh          make it unless it is there, print its tag
+#   docker/sandbox-base.sh --tag    print the tag only
+set -euo pipefail
+suite=bookworm
+packages=gcc,gfortran,libc6-dev,make,patch,tmux,procps,python3-minimal
+# python3-minimal lacks json and tarfile, which every grader needs: libpython3-stdlib has them.
+packages+=,libpython3-stdlib
+tag=assay-sandbox-base:$(printf '%s\n' "$suite" "$packages" v1 | sha256sum | cut -c1-12)
+if [ "${1:-}" = --tag ]; then echo "$tag"; exit; fi
+if docker image inspect "$tag" >/dev/null 2>&1; then echo "$tag"; exit; fi
+
+if [ -n "${BASE:-}" ]; then
+    docker build --quiet --tag "$tag" - >&2 <<DOCKERFILE
+FROM $BASE
+ENV LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1
+RUN apt-get update && apt-get install -y --no-install-recommends ${packages//,/ } && rm -rf /var/lib/apt/lists/*
+DOCKERFILE
+else
+    root=$(mktemp -d)
+    trap 'rm -rf "$root"' EXIT
+    debootstrap --variant=minbase --include="$packages" "$suite" "$root" ${MIRROR:+"$MIRROR"} >&2
+    # Nothing is installed in a task container, so neither package lists nor manuals are of use there.
+    rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale,info}/* "$root"/var/log/*.log
+    tar -C "$root" -c . | docker import \
+        --change 'ENV LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1' --change 'LABEL assay.base=sandbox' - "$tag" >&2
+fi
+echo "$tag"

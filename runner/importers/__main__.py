@@ -1,4 +1,4 @@
-"""python -m runner.importers quiz | sciknoweval: make a bank file, write it or send it to a control plane.
+"""python -m runner.importers quiz | sciknoweval | harbor: make a bank file, write it or send it to a control plane.
 
 Lines on standard output tell the progress. Exit code 0: everything was written or sent; otherwise the last line of standard
 error says why, and nothing was written.
@@ -8,6 +8,9 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Sequence
 
@@ -18,6 +21,8 @@ from runner.importers.errors import ImportRefused
 from runner.importers.report import Report
 
 SEND_SECONDS = 300.0
+# One request of files: whatever comes first.
+SEND_FILES, SEND_BYTES = 200, 32 << 20
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -29,7 +34,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     sciknoweval = commands.add_parser("sciknoweval", help="SciKnowEval's multiple-choice questions")
     sciknoweval.add_argument("--source", required=True, help="Parquet file, or owner/name of a hub dataset")
     sciknoweval.add_argument("--split-column", default="split", help="split (recommended) or split_naive (parity: 17,870 / 800)")
-    for command in (quiz, sciknoweval):
+    harbor = commands.add_parser("harbor", help="containerised repair tasks: authored, compiled, or plain Harbor")
+    harbor.add_argument("--source", required=True, help="folder, archive (zip, tar), or with --ref a folder of a git checkout")
+    harbor.add_argument("--ref", help="read this commit, branch or tag of the checkout instead of the files as they lie")
+    harbor.add_argument("--compile", action="store_true", dest="is_sparse", help="the bank is authored (sparse): compile it first")
+    harbor.add_argument("--apt-mirror", default="", help="package mirror baked into the Dockerfiles when compiling")
+    harbor.add_argument("--blobs", type=Path, help="write the files that the bank names here, each under its SHA-256")
+    for command in (quiz, sciknoweval, harbor):
         command.add_argument("--out", type=Path, help="write the bank file here")
         command.add_argument("--report", type=Path, help="write the report here")
         command.add_argument("--url", help="control plane to send the bank to, such as http://127.0.0.1:8000")
@@ -43,41 +54,95 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def make(options: argparse.Namespace) -> tuple[list[Task], list[Demonstration], Report]:
-    """Tasks, demonstrations and report of the chosen bank. Raises ImportRefused."""
+@dataclass(frozen=True)
+class Made:
+    """A bank before it is written. `blobs` are the files that it names, by SHA-256."""
+
+    tasks: list[Task]
+    demonstrations: list[Demonstration]
+    report: Report
+    blobs: Mapping[str, Path | bytes] = field(default_factory=dict)
+
+
+@contextmanager
+def make(options: argparse.Namespace) -> Iterator[Made]:
+    """The chosen bank; its blobs can be read until it is closed. Raises ImportRefused."""
     if options.bank == "quiz":
         from runner.importers.quiz.bank import quiz_bank
 
-        return quiz_bank(options.seed)
-    from runner.importers.sciknoweval import read_tasks
+        yield Made(*quiz_bank(options.seed))
+    elif options.bank == "sciknoweval":
+        from runner.importers.sciknoweval import read_tasks
 
-    tasks, report = read_tasks(options.source, options.split_column)
-    return tasks, [], report
+        tasks, report = read_tasks(options.source, options.split_column)
+        yield Made(tasks, [], report)
+    else:
+        from runner.importers.harbor import opened
+
+        with opened(options.source, options.bank_slug, options.ref, options.is_sparse, options.apt_mirror) as bank:
+            yield Made(bank.tasks, bank.demonstrations, bank.report, bank.blobs)
 
 
-def send(options: argparse.Namespace, file: bytes, report: dict) -> str:
-    """Upload the bank; returns what became of it. Raises ImportRefused."""
+# ---------------------------------------------------------------- sending
+def send(options: argparse.Namespace, file: bytes, report: dict, blobs: Mapping[str, Path | bytes]) -> str:
+    """Upload the bank, first the files it names; returns what became of it. Raises ImportRefused."""
     try:
         token = options.token_file.read_text().strip()
     except OSError as error:
         raise ImportRefused(f"--token-file {options.token_file}: {error.strerror}; `./assay token` makes one") from error
-    address = f"{options.url.rstrip('/')}/api/v1/banks/{options.bank_slug}/versions"
-    try:
-        answer = httpx.post(
-            address,
-            headers={"Authorization": f"Bearer {token}"},
+    base = f"{options.url.rstrip('/')}/api/v1/banks"
+    with httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=SEND_SECONDS) as client:
+        send_blobs(client, base, blobs)
+        answer = post(
+            client,
+            f"{base}/{options.bank_slug}/versions",
             files={"file": ("bank.jsonl.zst", file, "application/zstd")},
             data={"report": json.dumps(report), "environment": options.bank},
-            timeout=SEND_SECONDS,
         )
-    except httpx.HTTPError as error:
-        raise ImportRefused(f"{address} cannot be reached ({type(error).__name__}: {error}); is the control plane up?") from error
-    if answer.status_code not in (200, 201):
-        raise ImportRefused(f"{address} refused the bank ({answer.status_code}): {answer.text[:2000]}")
     known = "this content is already version" if answer.status_code == 200 else "imported as version"
     return f"{known} {answer.json().get('number')} of bank {options.bank_slug}"
 
 
+def send_blobs(client: httpx.Client, base: str, blobs: Mapping[str, Path | bytes]) -> None:
+    """Upload those blobs that the control plane lacks."""
+    names = sorted(blobs)
+    for start in range(0, len(names), 1000):
+        lacking = post(client, f"{base}/blobs/missing", json={"digests": names[start : start + 1000]}).json()["missing"]
+        for batch in batches(lacking, blobs):
+            post(client, f"{base}/blobs", files=[("files", (name, content_of(blobs[name]))) for name in batch])
+            say(f"sent {len(batch)} files")
+
+
+def batches(names: Sequence[str], blobs: Mapping[str, Path | bytes]) -> Iterator[list[str]]:
+    """Names in lots of at most 200 files; a lot ends with the file that takes it over 32 MiB."""
+    batch, size = [], 0
+    for name in names:
+        content = blobs[name]
+        batch.append(name)
+        size += len(content) if isinstance(content, bytes) else content.stat().st_size
+        if len(batch) == SEND_FILES or size >= SEND_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def post(client: httpx.Client, address: str, **content) -> httpx.Response:
+    """The answer when it is a success. Raises ImportRefused."""
+    try:
+        answer = client.post(address, **content)
+    except httpx.HTTPError as error:
+        raise ImportRefused(f"{address} cannot be reached ({type(error).__name__}: {error}); is the control plane up?") from error
+    if answer.status_code not in (200, 201):
+        raise ImportRefused(f"{address} refused the bank ({answer.status_code}): {answer.text[:2000]}")
+    return answer
+
+
+def content_of(blob: Path | bytes) -> bytes:
+    return blob if isinstance(blob, bytes) else blob.read_bytes()
+
+
+# ---------------------------------------------------------------- writing
 def write(path: Path, data: bytes) -> None:
     """Whole or not at all. Raises ImportRefused."""
     partial = path.with_name(f".{path.name}.partial")
@@ -88,25 +153,42 @@ def write(path: Path, data: bytes) -> None:
         raise ImportRefused(f"cannot write {path}: {error.strerror}") from error
 
 
+def write_blobs(folder: Path, blobs: Mapping[str, Path | bytes]) -> None:
+    """Each blob as a file named by its SHA-256. Raises ImportRefused."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ImportRefused(f"cannot write {folder}: {error.strerror}") from error
+    for name, blob in blobs.items():
+        write(folder / name, content_of(blob))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     try:
         say(f"reading {getattr(options, 'source', 'the bundled facts')}")
-        tasks, demonstrations, report = make(options)
-        document = report.document(tasks)
-        say(summary(document, len(demonstrations)))
-        file, digest = write_bank([*tasks, *demonstrations])
-        if options.report:
-            write(options.report, json.dumps(document, ensure_ascii=False, indent=1).encode())
-        if options.out:
-            write(options.out, file)
-            say(f"wrote {options.out}: {len(file)} bytes, digest {digest[:12]}")
-        if options.url:
-            say(send(options, file, document))
+        with make(options) as made:
+            deliver(options, made)
     except ImportRefused as error:
         print(error, file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def deliver(options: argparse.Namespace, made: Made) -> None:
+    """Write the bank where the options say, or send it. Raises ImportRefused."""
+    document = made.report.document(made.tasks)
+    say(summary(document, len(made.demonstrations)))
+    file, digest = write_bank([*made.tasks, *made.demonstrations])
+    if options.report:
+        write(options.report, json.dumps(document, ensure_ascii=False, indent=1).encode())
+    if blobs := getattr(options, "blobs", None):
+        write_blobs(blobs, made.blobs)
+    if options.out:
+        write(options.out, file)
+        say(f"wrote {options.out}: {len(file)} bytes, digest {digest[:12]}")
+    if options.url:
+        say(send(options, file, document, made.blobs))
 
 
 def summary(document: dict, demonstrations: int) -> str:
@@ -114,8 +196,11 @@ def summary(document: dict, demonstrations: int) -> str:
     lines = [f"read {document['read']} rows, kept {document['kept']} tasks and {demonstrations} demonstrations"]
     lines += [f"dropped {item['count']}: {item['reason']}" for item in document["dropped"]]
     for split, found in document["splits"].items():
-        base = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in found["baselines"].items() if value is not None)
-        lines.append(f"{split}: {found['tasks']} tasks ({', '.join(f'{name} {count}' for name, count in found['domains'].items())}); {base}")
+        base = "".join(f", {name.replace('_', ' ')} {value:.3f}" for name, value in found["baselines"].items() if value is not None)
+        domains = ", ".join(f"{name} {count}" for name, count in found["domains"].items())
+        lines.append(f"{split}: {found['tasks']} tasks ({domains}){base}")
+    found = document.get("harbor", {}).get("findings", [])
+    lines += [f"{item['code']} in {item['count']} tasks: {item['title']}; {item['remedy']}" for item in found]
     return "\n".join(lines + document["notes"])
 
 

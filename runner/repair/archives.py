@@ -18,6 +18,7 @@ MAX_UNPACKED = 8 << 30
 MAX_RATIO = 200
 RATIO_FREE = 16 << 20
 MAX_PATH = 1_000
+MAX_HEADER = 1 << 20
 CHUNK = 1 << 20
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -51,13 +52,22 @@ def unpack(archive: Path, folder: Path) -> None:
         raise UnsafeArchive(f"{archive.name} cannot be unpacked: {error}; it must be one of {', '.join(SUFFIXES)}") from None
 
 
+class CarefulTarInfo(tarfile.TarInfo):
+    """Long names and extended headers are read into memory at their claimed size: a claim of gigabytes is refused before that."""
+
+    def _proc_member(self, tar: tarfile.TarFile):
+        if not self.isreg() and self.size > MAX_HEADER:
+            raise UnsafeArchive(f"{self.name!r:.200}: a header of {self.size:,} bytes; at most {MAX_HEADER:,} are read")
+        return super()._proc_member(tar)
+
+
 def _members(archive: Path, file: BinaryIO) -> Iterator[Member]:
     if zipfile.is_zipfile(archive):
         return _zip_members(zipfile.ZipFile(file))
     if archive.name.endswith(".zst"):
         stream = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file)
-        return _tar_members(tarfile.open(fileobj=stream, mode="r|"))
-    return _tar_members(tarfile.open(fileobj=file, mode="r|*"))
+        return _tar_members(tarfile.open(fileobj=stream, mode="r|", tarinfo=CarefulTarInfo))
+    return _tar_members(tarfile.open(fileobj=file, mode="r|*", tarinfo=CarefulTarInfo))
 
 
 def _tar_members(tar: tarfile.TarFile) -> Iterator[Member]:

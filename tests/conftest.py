@@ -1,11 +1,14 @@
 """Fixtures for every test. `services` (Postgres and broker of this run) comes with any test that uses the database."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from controlplane.env import write_private
 from controlplane.services import postgres
 from controlplane.services.embedded import stores
-from tests import system
+from tests import docker_engine, system
 from tests.plugin import FOLDER, HOUSE, PASSWORD
 
 NEEDS = {"docker": system.why_no_docker, "browser": system.why_no_chromium}
@@ -18,6 +21,21 @@ def pytest_collection_modifyitems(items):
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def container_engine():
+    """An engine that answers; one is started, and ended with the run, where the machine has none running."""
+    if docker_engine.answers():
+        yield
+        return
+    folder = Path(tempfile.mkdtemp(prefix="assay-docker-", dir="/tmp"))
+    engine = docker_engine.PrivateEngine(folder, beside=False)
+    engine.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", engine.host)
+        yield
+    engine.remove()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """System packages that some tests need, and the reason when they are absent."""
 
 import shutil
-import subprocess
+
+from tests import docker_engine
 
 
 def chromium() -> str | None:
@@ -15,5 +16,5 @@ def why_no_chromium() -> str | None:
 def why_no_docker() -> str | None:
     if not shutil.which("docker"):
         return "no docker client on this machine; install it with: apt-get install -y docker.io"
-    answer = subprocess.run(["docker", "info", "--format", "{{.ServerVersion}}"], capture_output=True, text=True)
-    return None if answer.returncode == 0 else f"no container engine answers: {answer.stderr.strip()}"
+    reason = None if docker_engine.answers() else docker_engine.why_cannot_start()
+    return f"no container engine answers, and {reason}" if reason else None

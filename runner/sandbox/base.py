@@ -163,6 +163,9 @@ class Container(Protocol):
     async def freeze(self) -> None:
         """Stop every process where it stands; files can still be taken out."""
 
+    async def restart(self) -> None:
+        """End every process and wait for commands again, with the files as they are."""
+
     async def kill(self) -> None:
         """End every process."""
 

@@ -19,6 +19,7 @@ from runner.sandbox.base import DEFAULT_ARCHIVE, MIB, ArchiveLimits, ContainerSp
 from runner.sandbox.docker_builds import build
 from runner.sandbox.docker_sweeps import remove_labelled, sweep_images
 from runner.sandbox.engine import ENGINE_ERRORS, Engine, EventWatch, Stopped, failure, gone, unreachable
+from runner.sandbox.labels import HOUSE
 from runner.sandbox.reasons import Reason, SandboxFailure
 from runner.sandbox.streams import Frames, HeadTail
 
@@ -35,6 +36,8 @@ class DockerBackend:
     name, isolation = "docker", "strong"
 
     def __init__(self, labels: Mapping[str, str], base_url: str | None = None, threads: int = 64):
+        if HOUSE not in labels:
+            raise ValueError(f"labels: {dict(labels)}; name the house ({HOUSE}), sweeping without it would sweep everything")
         self.labels, self.base_url = dict(labels), base_url
         self.engine: Engine | None = None
         self.watch: EventWatch | None = None
@@ -213,7 +216,7 @@ class DockerBackend:
         return await self.call(self._attached, labels)
 
     def _attached(self, labels: Mapping[str, str]) -> list[Mapping[str, str]]:
-        filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
+        filters = {"label": [f"{key}={value}" for key, value in {**self.labels, **labels}.items()]}
         try:
             found = [*self.engine.containers(all=True, filters=filters), *self.engine.networks(filters=filters)]
         except ENGINE_ERRORS as error:
@@ -400,6 +403,15 @@ class DockerContainer:
             self.engine.pause(self.id)
         except ENGINE_ERRORS as error:
             raise self._explain(error, "freeze") from None
+
+    async def restart(self) -> None:
+        await self.backend.call(self._restart)
+
+    def _restart(self) -> None:
+        try:
+            self.engine.restart(self.id, timeout=0)
+        except ENGINE_ERRORS as error:
+            raise self._explain(error, "restart") from None
 
     async def kill(self) -> None:
         await self.backend.call(self._kill)

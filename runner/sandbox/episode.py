@@ -25,7 +25,7 @@ from runner.sandbox.node import Node
 from runner.sandbox.reasons import Reason, SandboxFailure
 from runner.sandbox.results import EpisodeResult, Phase, PhaseEvent, PhaseTime
 from runner.sandbox.task import Healthcheck, SandboxTask
-from runner.sandbox.verifier import TESTS, Delivered, Verdict, delivered_files, judge, verify
+from runner.sandbox.verifier import TESTS, Delivered, Judging, Verdict, delivered_files, judge, verify
 
 FOLDERS = ("/logs/agent", "/logs/artifacts", "/logs/verifier")
 AGENT_LOGS = ArchiveLimits(total_bytes=64 * MIB, entries=2000)
@@ -257,9 +257,10 @@ class Episode:
         regraded = False
         if first and self.task.separate and self.runner.regrade_once and first.reason is not Reason.CONTEXT_MISSING:
             verdict, regraded = await self._regraded(verdict)
+        seen = {"regraded": regraded, "verifier_reason": first.reason if first else None}
         if verdict.failure:
-            return replace(self._ungraded(self.failure or verdict.failure, verdict), regraded=regraded)
-        return replace(self.result(termination, verdict=verdict, failure=self.failure or first), regraded=regraded)
+            return replace(self._ungraded(self.failure or verdict.failure, verdict), **seen)
+        return replace(self.result(termination, verdict=verdict, failure=self.failure or first), **seen)
 
     def _ungraded(self, failure: SandboxFailure, verdict: Verdict | None = None) -> EpisodeResult:
         ended = self.agent_termination
@@ -321,7 +322,7 @@ class Episode:
                 self._deadline += time.monotonic() - started
             name = "verifier" if phase is Phase.VERIFIER else "regrade"
             timeout = self.budgets.verifier_seconds(self.task)
-            return await verify(self.node, self.task, image, delivered, self.labels, timeout, self.folder / name)
+            return await verify(self.node, self.task, image, delivered, self.labels, self._judging(timeout, name))
 
     async def _verifier_image(self) -> str:
         spec = self.task.verifier
@@ -331,11 +332,15 @@ class Episode:
 
     async def _verify_in_place(self) -> Verdict:
         """Shared mode: the tests enter the agent's own container after every process of the agent's was ended there."""
-        await self.container.exec(["sh", "-c", "kill -9 -1"], timeout=10)
+        await self.container.restart()
         await self.container.exec(["rm", "-rf", TESTS, "/logs/verifier"], timeout=30)
         await self.container.put("/logs/verifier", {})
         await self.container.put(TESTS, self.task.tests)
-        return await judge(self.container, self.task, self.budgets.verifier_seconds(self.task), self.folder / "verifier")
+        timeout = self.budgets.verifier_seconds(self.task)
+        return await judge(self.container, self.task, self._judging(timeout, "verifier"))
+
+    def _judging(self, timeout: float, name: str) -> Judging:
+        return Judging(timeout, self.folder / name, lambda: self.phase(Phase.PARSE_REWARD))
 
     # ------------------------------------------------------------------ end
 

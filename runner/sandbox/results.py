@@ -52,8 +52,8 @@ class PhaseTime:
 class EpisodeResult:
     """`termination` says how the episode counts, `agent_termination` how the agent ended (None when it never ran).
 
-    `score` is the task's training reward and None when nothing was graded: never 0 for want of one. `reason` names what went wrong, also
-    where a regrade mended it.
+    `score` is the task's training reward and None when nothing was graded: never 0 for want of one. `reason` names what went wrong first,
+    `verifier_reason` what went wrong while grading, also where a regrade mended it.
     """
 
     episode: str
@@ -66,6 +66,7 @@ class EpisodeResult:
     agent_termination: Termination | None = None
     reason: Reason | None = None
     detail: str = ""
+    verifier_reason: Reason | None = None
     rewards: Mapping[str, float] = field(default_factory=dict)
     score: float | None = None
     regraded: bool = False

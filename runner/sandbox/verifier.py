@@ -1,8 +1,8 @@
 """Grading: the tests run on what the agent delivered, in a container of their own without a network, and leave a reward file."""
 
 import posixpath
-from collections.abc import Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,15 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Judging:
+    """How long the tests may take (seconds), where the verifier's files go (must not exist yet), and what surrounds the reading of the reward."""
+
+    timeout: float
+    folder: Path
+    parsing: Callable[[], AbstractAsyncContextManager]
+
+
+@dataclass(frozen=True)
 class Delivered:
     """An artifact on this node: where it lay in the agent's container and lies in the verifier's, and where it is kept."""
 
@@ -50,12 +59,12 @@ class Delivered:
 
 
 async def verify(
-    node: Node, task: SandboxTask, image: str, delivered: Sequence[Delivered], labels: Mapping[str, str], timeout: float, folder: Path
+    node: Node, task: SandboxTask, image: str, delivered: Sequence[Delivered], labels: Mapping[str, str], judging: Judging
 ) -> Verdict:
-    """Grade in a separate container; `folder` (must not exist) takes the verifier's files. Failures are in the verdict."""
+    """Grade in a separate container. Failures are in the verdict."""
     try:
         async with _container(node, task, image, delivered, labels) as container:
-            return await judge(container, task, timeout, folder)
+            return await judge(container, task, judging)
     except SandboxFailure as error:
         return Verdict({}, None, _renamed(error))
 
@@ -91,8 +100,9 @@ async def _container(node: Node, task: SandboxTask, image: str, delivered: Seque
         await container.remove()
 
 
-async def judge(container: Container, task: SandboxTask, timeout: float, folder: Path) -> Verdict:
+async def judge(container: Container, task: SandboxTask, judging: Judging) -> Verdict:
     """Run the tests in this container and read the reward."""
+    timeout, folder = judging.timeout, judging.folder
     try:
         result = await container.exec(["sh", "-c", ENTRY], timeout=timeout, output_cap=OUTPUT_KEPT, flood_limit=FLOOD)
     except SandboxFailure as error:
@@ -100,8 +110,9 @@ async def judge(container: Container, task: SandboxTask, timeout: float, folder:
     output = result.output
     rewards: dict[str, float] = {}
     try:
-        await _require_end(container, result, timeout)
-        rewards = await read_rewards(container)
+        _require_end(result, timeout)
+        async with judging.parsing():
+            rewards = await read_rewards(container)
         verdict = Verdict(rewards, score(rewards, task.reward_key), output=output)
     except SandboxFailure as error:
         verdict = Verdict(rewards, None, await _blame_memory(container, result, error), output)
@@ -111,7 +122,7 @@ async def judge(container: Container, task: SandboxTask, timeout: float, folder:
     return verdict
 
 
-async def _require_end(container: Container, result: ExecResult, timeout: float) -> None:
+def _require_end(result: ExecResult, timeout: float) -> None:
     if result.timed_out:
         message = f"the verifier did not end within {timeout:.0f} s; raise verifier.timeout_sec or mend the grader"
         raise SandboxFailure(Reason.VERIFIER_TIMEOUT, message)

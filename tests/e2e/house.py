@@ -22,14 +22,20 @@ PATIENCE_S = 300.0
 class House:
     """url, login (the one-time link), and two other doors: REST and the command line."""
 
-    def __init__(self):
+    def __init__(self, **settings: str):
+        """`settings` are variables of its environment."""
         self.home = Path(tempfile.mkdtemp(prefix="assay-e2e-"))
         self.folders = (self.home, house_at(self.home).runtime, house_at(self.home).data)
         kept = {key: value for key, value in os.environ.items() if key not in OURS and not key.startswith("ASSAY_")}
-        self.environment = {**kept, "ASSAY_HOME": str(self.home)}
-        command = [sys.executable, "-m", "tests.e2e.house_process", str(free_ports(1)[0]), str(os.getpid())]
+        self.environment = {**kept, "ASSAY_HOME": str(self.home), **settings}
+        self.port = free_ports(1)[0]
+        self.start()
+
+    def start(self) -> None:
+        """Serve from this home, until `end`."""
+        argv = [sys.executable, "-m", "tests.e2e.house_process", str(self.port), str(os.getpid())]
         self.process = subprocess.Popen(
-            command, cwd=CHECKOUT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            argv, cwd=CHECKOUT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         said = self._until_serving()
         self.login = next(line.removeprefix(LOGIN) for line in said if line.startswith(LOGIN))
@@ -71,12 +77,17 @@ class House:
 
     def drivers(self) -> list[processes.Process]:
         """Drivers of runs that live now."""
-        return [process for process in processes.descendants(self.process.pid) if _command(process).endswith("-m runner.main")]
+        return [process for process in processes.descendants(self.process.pid) if is_driver(process)]
 
 
-def _command(process: processes.Process) -> str:
+def is_driver(process: processes.Process) -> bool:
+    words = command(process).split()
+    return bool(words) and "python" in words[0] and words[1:] == ["-m", "runner.main"]
+
+
+def command(process: processes.Process) -> str:
+    """Its command line; empty when it is gone."""
     try:
-        words = (processes.PROC / str(process.pid) / "cmdline").read_bytes().split(b"\0")
+        return (processes.PROC / str(process.pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
-    return b" ".join(words).decode(errors="replace").strip() if b"python" in words[0] else ""

@@ -15,6 +15,8 @@ VERBS: dict[str, Role] = {
     # Names a file of the server: the reader sees what the server may read.
     "bank.import-path": Role.ADMIN,
     "bank.archive": Role.MEMBER,
+    "bank.prove": Role.MEMBER,
+    "bank.quarantine": Role.MEMBER,
     "run.read": Role.VIEWER,
     "run.launch": Role.MEMBER,
     "run.stop": Role.MEMBER,

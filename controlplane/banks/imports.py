@@ -28,15 +28,26 @@ from kombu.exceptions import OperationalError
 from controlplane.accounts.models import Team, User
 from controlplane.accounts.roles import require
 from controlplane.accounts.services import ensure_embedded_owner, record
+from controlplane.banks import files
 from controlplane.banks.models import Bank, BankImport, BankVersion, ImportSource, ImportState
 from controlplane.banks.services import ENVIRONMENTS, import_version
 from controlplane.env import CHECKOUT
 from runner.contract.bank import InvalidBank
+from runner.contract.repair import ARCHIVE_SUFFIXES
 
 IMPORTERS = "runner.importers"
 SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
-FILE_KIND = ".parquet"
+GIT_REF = re.compile(r"[A-Za-z0-9][\w./@{}^~-]{0,199}")
+# environment → where its tasks may come from, and what a file of them may be called.
+SOURCES = {
+    "quiz": (ImportSource.BUNDLED,),
+    "sciknoweval": (ImportSource.UPLOAD, ImportSource.PATH, ImportSource.HUB),
+    "harbor": (ImportSource.UPLOAD, ImportSource.PATH, ImportSource.GIT),
+}
+FILE_KINDS = {"sciknoweval": (".parquet",), "harbor": ARCHIVE_SUFFIXES}
+# Sources that name a place of the server: the reader sees what the server may read.
+ON_THE_SERVER = (ImportSource.PATH, ImportSource.GIT)
 SPLIT_COLUMNS = ("split", "split_naive")
 MAX_UPLOAD = 256 << 20
 # What an importer has no business knowing.
@@ -62,15 +73,19 @@ def start_import(
     slug: str = "",
     split_column: str = "split",
     upload: BinaryIO | None = None,
+    ref: str = "",
+    is_sparse: bool = False,
 ) -> BankImport:
     """Queue an import and start it on commit; the row tells how it goes.
 
-    `location`: a path of the server for `path` (admins only), owner/name for `hub`, the file's name for `upload`.
+    `location`: a path of the server for `path` and `git` (admins only), owner/name for `hub`, the file's name for `upload`. For harbor,
+    `ref` is the commit to read from a checkout, and `is_sparse` compiles an authored bank first.
     Raises ValidationError naming the field, PermissionDenied.
     """
-    require(user, team, "bank.import-path" if source == ImportSource.PATH else "bank.import")
+    require(user, team, "bank.import-path" if source in ON_THE_SERVER else "bank.import")
     slug = slug or environment
-    _check_request(environment, source, location, slug, split_column, upload)
+    options = {"sciknoweval": {"split_column": split_column}, "harbor": {"ref": ref, "compile": is_sparse}}.get(environment, {})
+    _check_request(environment, source, location, slug, options, upload)
     with transaction.atomic():
         job = BankImport.objects.create(
             team=team,
@@ -78,7 +93,7 @@ def start_import(
             environment=environment,
             source=source,
             location=location,
-            options={"split_column": split_column} if environment == "sciknoweval" else {},
+            options=options,
             created_by=user,
         )
         if upload is not None:
@@ -88,32 +103,40 @@ def start_import(
     return job
 
 
-def _check_request(environment: str, source: str, location: str, slug: str, split_column: str, upload: BinaryIO | None) -> None:
+def _check_request(environment: str, source: str, location: str, slug: str, options: dict, upload: BinaryIO | None) -> None:
     wrong = {}
     if environment not in ENVIRONMENTS:
         wrong["environment"] = f"{environment!r} is unknown; choose one of {', '.join(ENVIRONMENTS)}"
+    elif source not in SOURCES[environment]:
+        wrong["source"] = f"{source!r} does not fit {environment}; choose one of {', '.join(SOURCES[environment])}"
+    elif told := _wrong_location(environment, source, location, upload):
+        wrong["location"] = told
     if not SLUG.fullmatch(slug):
         wrong["bank"] = f"{slug[:80]!r} is no bank name; use small letters, digits, dots, dashes"
-    if split_column not in SPLIT_COLUMNS:
-        wrong["split_column"] = f"{split_column!r} is unknown; choose one of {', '.join(SPLIT_COLUMNS)}"
-    if source not in ImportSource.values or (source == ImportSource.BUNDLED) != (environment == "quiz"):
-        wrong["source"] = f"{source!r} does not fit {environment}; quiz is bundled, sciknoweval comes from upload, path or hub"
-    elif told := _wrong_location(source, location, upload):
-        wrong["location"] = told
+    if (column := options.get("split_column", SPLIT_COLUMNS[0])) not in SPLIT_COLUMNS:
+        wrong["split_column"] = f"{column!r} is unknown; choose one of {', '.join(SPLIT_COLUMNS)}"
+    if source == ImportSource.GIT and not GIT_REF.fullmatch(options.get("ref", "")):
+        wrong["ref"] = f"{options.get('ref', '')[:80]!r} is no commit, branch or tag; write HEAD for the newest commit"
     if wrong:
         raise ValidationError(wrong)
 
 
-def _wrong_location(source: str, location: str, upload: BinaryIO | None) -> str | None:
+def _wrong_location(environment: str, source: str, location: str, upload: BinaryIO | None) -> str | None:
     if source == ImportSource.HUB:
         return None if HUB_ID.fullmatch(location) and ".." not in location else f"{location[:200]!r} is no hub id; write owner/name"
     if source == ImportSource.BUNDLED:
         return None
-    if Path(location).suffix != FILE_KIND:
-        return f"{location[-80:]!r} must be a Parquet file, its name ending in {FILE_KIND}"
+    kinds, path = FILE_KINDS[environment], Path(location)
+    if environment == "harbor" and source in ON_THE_SERVER and path.is_absolute() and path.is_dir():
+        return None
+    if source == ImportSource.GIT:
+        return f"{location[:200]!r} is no folder of the server; give the absolute path of a checkout, or of a folder in it"
+    if not location.endswith(kinds):
+        return f"{location[-80:]!r} must be a file, its name ending in {', '.join(kinds)}" + (
+            ", or a folder" if environment == "harbor" else ""
+        )
     if source == ImportSource.UPLOAD:
         return None if upload is not None else "no file was sent"
-    path = Path(location)
     return None if path.is_absolute() and path.is_file() else f"{location[:200]!r} is no file of the server; give its absolute path"
 
 
@@ -121,11 +144,16 @@ def _folder(job: BankImport) -> Path:
     return Path(settings.ASSAY_STORAGE) / "imports" / str(job.pk)
 
 
+def _upload_path(job: BankImport) -> Path:
+    kind = next(kind for kind in sorted(FILE_KINDS[job.environment], key=len, reverse=True) if job.location.endswith(kind))
+    return _folder(job) / f"upload{kind}"
+
+
 def _keep_upload(job: BankImport, upload: BinaryIO) -> None:
     # The worker may run on another machine: the file waits in the storage that both share, under a name of ours.
     folder = _folder(job)
     folder.mkdir(parents=True)
-    with (folder / f"upload{FILE_KIND}").open("xb") as file:
+    with _upload_path(job).open("xb") as file:
         shutil.copyfileobj(upload, file)
         if file.tell() > MAX_UPLOAD:
             shutil.rmtree(folder)
@@ -179,23 +207,30 @@ def _touch(job: BankImport, log: str) -> None:
 def _arguments(job: BankImport) -> list[str]:
     if job.source == ImportSource.BUNDLED:
         return []
-    location = str(_folder(job) / f"upload{FILE_KIND}") if job.source == ImportSource.UPLOAD else job.location
-    return ["--source", location, "--split-column", job.options["split_column"]]
+    source = ["--source", str(_upload_path(job)) if job.source == ImportSource.UPLOAD else job.location]
+    if job.environment != "harbor":
+        return [*source, "--split-column", job.options["split_column"]]
+    ref = ["--ref", job.options["ref"]] if job.source == ImportSource.GIT else []
+    return [*source, *ref, "--bank-slug", job.bank, *(["--compile"] if job.options["compile"] else [])]
 
 
 def run_importer(name: str, arguments: list[str], progress: Callable[[str], None] = lambda log: None) -> tuple[bytes, dict]:
-    """The file and the report that `python -m runner.importers name …` writes. Raises ImporterFailed.
+    """The file and the report that `python -m runner.importers name …` writes; files that the bank names go to the store.
 
-    `progress` gets all output so far every few seconds, and so shows that the process lives.
+    Raises ImporterFailed. `progress` gets all output so far every few seconds, and so shows that the process lives.
     """
     with tempfile.TemporaryDirectory(prefix="assay-import-") as folder:
         file, report = Path(folder) / "bank.jsonl.zst", Path(folder) / "report.json"
+        blobs = Path(folder) / "blobs"
         command = [sys.executable, "-m", IMPORTERS, name, *arguments, "--out", str(file), "--report", str(report)]
+        command += ["--blobs", str(blobs)] if name == "harbor" else []
         environment = {key: value for key, value in os.environ.items() if key not in SECRETS}
         code, log = _watch(command, environment, progress)
         if code != 0 or not file.exists():
             last = log.strip().rpartition("\n")[2] or "it said nothing"
             raise ImporterFailed(f"the importer {name} ended with code {code}: {last}")
+        if blobs.is_dir():
+            files.put_all((path.name, path.read_bytes()) for path in blobs.iterdir())
         return file.read_bytes(), json.loads(report.read_text()) if report.exists() else {}
 
 

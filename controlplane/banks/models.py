@@ -6,6 +6,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from controlplane.querysets import TeamQuerySet
+from runner.contract.anchors import ANCHOR_AGENTS
 
 
 class Bank(models.Model):
@@ -46,6 +47,8 @@ class BankVersion(models.Model):
     report = models.JSONField(default=dict)
     created_by = models.ForeignKey("accounts.User", models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+    # Set while oracle and nop run over it; what they found is in its tasks' anchor checks.
+    proving_since = models.DateTimeField(null=True, blank=True)
 
     objects = BankVersionQuerySet.as_manager()
 
@@ -60,7 +63,19 @@ class BankVersion(models.Model):
         return f"{self.bank.slug}@{self.number}"
 
 
+class BankFile(models.Model):
+    """A blob that the tasks of a version name: a file, or the listing of a task's files."""
+
+    version = models.ForeignKey(BankVersion, models.CASCADE, related_name="files")
+    digest = models.CharField(max_length=64, db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["version", "digest"], name="bank_file_per_version")]
+
+
 class Task(models.Model):
+    """Immutable but for the quarantine: a team's word that the task is not to be drawn or counted for now."""
+
     version = models.ForeignKey(BankVersion, models.CASCADE, related_name="tasks")
     key = models.CharField(max_length=200)
     split = models.CharField(max_length=40)
@@ -69,10 +84,40 @@ class Task(models.Model):
     family = models.CharField(max_length=120, blank=True)
     payload = models.JSONField()
     flags = ArrayField(models.CharField(max_length=60), default=list)
+    quarantined_at = models.DateTimeField(null=True, blank=True)
+    quarantined_by = models.ForeignKey("accounts.User", models.SET_NULL, null=True, related_name="+")
+    quarantine_reason = models.TextField(blank=True, db_default="", default="")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["version", "key"], name="task_key_per_version")]
         indexes = [models.Index(fields=["version", "split", "domain"], name="task_by_split")]
+
+
+class AnchorCheck(models.Model):
+    """What an anchor agent earned on a task. The newest of each (files, agent) counts within a bank; older ones stay.
+
+    It holds for every version of the bank that has the same files: only what changed is proven again. `problems` is the gate's verdict
+    against `expected_floor`, empty when the result passes.
+    """
+
+    task = models.ForeignKey(Task, models.CASCADE, related_name="anchors")
+    task_digest = models.CharField(max_length=64)
+    agent = models.CharField(max_length=10, choices=[(agent, agent) for agent in ANCHOR_AGENTS])
+    score = models.FloatField(null=True)
+    raw_reward = models.FloatField(null=True)
+    floor = models.FloatField(null=True)
+    expected_floor = models.FloatField(null=True)
+    problems = models.JSONField(default=list)
+    reason = models.TextField(blank=True)
+    node = models.CharField(max_length=120, blank=True)
+    node_class = models.CharField(max_length=60, blank=True)
+    backend = models.CharField(max_length=20, blank=True)
+    timings = models.JSONField(default=dict)
+    recorded_by = models.ForeignKey("accounts.User", models.SET_NULL, null=True, related_name="+")
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["task_digest", "agent", "-id"], name="anchor_newest")]
 
 
 class ImportState(models.TextChoices):
@@ -83,12 +128,13 @@ class ImportState(models.TextChoices):
 
 
 class ImportSource(models.TextChoices):
-    """Where the questions come from: our own generator, an uploaded file, a file of the server, the Hugging Face hub."""
+    """Where the tasks come from: our own generator, an uploaded file, a path of the server, one of its checkouts, the Hugging Face hub."""
 
     BUNDLED = "bundled"
     UPLOAD = "upload"
     PATH = "path"
     HUB = "hub"
+    GIT = "git"
 
 
 class BankImport(models.Model):

@@ -12,12 +12,14 @@ from controlplane import storage
 from controlplane.accounts.models import Team, User
 from controlplane.accounts.roles import require
 from controlplane.accounts.services import record
-from controlplane.banks.checks import CHOICE_ENVIRONMENTS, record_check
+from controlplane.banks import files
+from controlplane.banks.checks import CHOICE_ENVIRONMENTS, REPAIR_ENVIRONMENT, record_check
 from controlplane.banks.models import Bank, BankVersion, Task
 from runner.contract import bank as contract
 from runner.contract.baselines import choice_baselines
+from runner.contract.repair_statistics import repair_statistics
 
-ENVIRONMENTS = CHOICE_ENVIRONMENTS
+ENVIRONMENTS = (*CHOICE_ENVIRONMENTS, REPAIR_ENVIRONMENT)
 TASK_COLUMNS = ("key", "split", "domain", "level", "family", "flags")
 
 
@@ -27,8 +29,8 @@ def import_version(
     """The version that `file` is; the existing one when its content is known already, whatever the order of its lines.
 
     1. Read and check every line: raises InvalidBank naming each bad one.
-    2. Store the canonical file as a blob, before any row names it.
-    3. Write bank, version and tasks in one transaction.
+    2. See that every file which a repair task names was sent; store the canonical bank file as a blob, before any row names it.
+    3. Write bank, version, tasks and the names of their files in one transaction.
 
     `environment` is needed for a bank's first version. `user` None is the house itself. Raises ValidationError, PermissionDenied.
     """
@@ -36,6 +38,7 @@ def import_version(
         require(user, team, "bank.import")
     environment = _environment(team, slug, environment)
     tasks, demonstrations, _ = contract.read_bank(file, record_check(environment))
+    named = files.named_by(tasks) if environment == REPAIR_ENVIRONMENT else set()
     data, digest = contract.write_bank([*tasks, *demonstrations])
     blob = storage.put(data)
     with transaction.atomic():
@@ -50,11 +53,12 @@ def import_version(
             digest=digest,
             blob=blob,
             size=len(data),
-            counts=count(tasks, demonstrations),
+            counts=count(tasks, demonstrations) | ({"repair": repair_statistics(tasks)} if named else {}),
             report=report,
             created_by=user,
         )
         _copy_tasks(version, tasks)
+        files.name_files(version, named)
         record(user, "bank.import", version, {"bank": slug, "number": version.number, "digest": digest})
     version.is_new = True
     return version

@@ -42,11 +42,11 @@ def runner_endpoint(*methods: str):
     def decorate(view):
         @csrf_exempt
         @functools.wraps(view)
-        def wrapped(request: HttpRequest, attempt_id: int):
+        def wrapped(request: HttpRequest, attempt_id: int, **parts: str):
             try:
                 if request.method not in methods:
                     raise Refused(405, "Method not allowed", f"use {' or '.join(methods)}", {"Allow": ", ".join(methods)})
-                return view(request, attempt_id)
+                return view(request, attempt_id, **parts)
             except Refused as refused:
                 return refused.response()
             except (OperationalError, InterfaceError) as error:

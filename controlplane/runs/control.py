@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from controlplane import storage
 from controlplane.accounts.tokens import new_token
+from controlplane.banks import anchors
 from controlplane.checkpoints import services as checkpoints
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.cluster import processes
@@ -70,11 +71,17 @@ def _assignment(attempt: Attempt) -> dict:
         "config_hash": run.config_hash,
         "total_steps": run.total_steps,
         "storage": str(run_folder(run.pk)),
-        "bank": {"digest": run.bank_version.digest, "url": f"{settings.ASSAY_CALLBACK_URL}/api/ingest/{attempt.pk}/bank"},
+        "bank": _bank(attempt),
         "grant": [_share(share) for share in shares],
         "resume": attempt.resumed_from and _resume(attempt.resumed_from),
         "model_checkpoint": _model_checkpoint(run),
     }
+
+
+def _bank(attempt: Attempt) -> dict:
+    version, door = attempt.run.bank_version, f"{settings.ASSAY_CALLBACK_URL}/api/ingest/{attempt.pk}"
+    files = {"tasks_url": f"{door}/tasks", "quarantined": anchors.quarantined_keys(version)}
+    return {"digest": version.digest, "url": f"{door}/bank"} | (files if version.bank.environment == anchors.REPAIR else {})
 
 
 def _share(share) -> dict:

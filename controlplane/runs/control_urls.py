@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from controlplane.banks import node_views
 from controlplane.runs import control
 
 urlpatterns = [
@@ -11,4 +12,6 @@ urlpatterns = [
     path("<int:attempt_id>/exit", control.exit, name="attempt-exit"),
     path("<int:attempt_id>/checkpoints", control.checkpoint, name="attempt-checkpoints"),
     path("<int:attempt_id>/bank", control.bank, name="attempt-bank"),
+    path("<int:attempt_id>/tasks/<str:digest>", node_views.task_files, name="attempt-task-files"),
+    path("<int:attempt_id>/anchors", node_views.anchor_results, name="attempt-anchors"),
 ]

@@ -19,6 +19,7 @@ RewardKey = Literal["reward", "reward_repair", "reward_gpu"]
 _REWARD_KEYS: dict[str, RewardKey] = {"repair": "reward_repair", "implementation": "reward_repair", "acceleration": "reward", "": "reward"}
 CATEGORIES = tuple(filter(None, _REWARD_KEYS))
 
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 # A task's files beyond these are refused at import.
 MAX_TASK_FILES = 5_000
 MAX_FILE_BYTES = 256 << 20

@@ -6,18 +6,18 @@ several tasks share is kept and sent once.
 
 import subprocess
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 from runner.contract.bank import Demonstration, Task
-from runner.contract.repair import BLOCKED, RULES, RepairPayload, write_listing
+from runner.contract.repair import ARCHIVE_SUFFIXES, write_listing
+from runner.contract.repair_statistics import repair_statistics
 from runner.importers.errors import ImportRefused
-from runner.importers.report import EXAMPLES, Report
-from runner.repair.archives import SUFFIXES, UnsafeArchive, unpack
+from runner.importers.report import Report
+from runner.repair.archives import UnsafeArchive, unpack
 from runner.repair.bank import Entry, RepairBank, read_bank
 from runner.repair.compile import REPORT, CompileError, commit_of, compile_bank
 from runner.repair.files import BadTaskFiles
@@ -79,12 +79,12 @@ def locate(path: Path, scratch: Path, ref: str | None) -> tuple[Path, dict[str, 
         return _export(path, scratch, ref)
     if path.is_dir():
         return path.resolve(), {"kind": "folder", "checkout": commit_of(path)}
-    if path.is_file() and path.name.endswith(SUFFIXES):
+    if path.is_file() and path.name.endswith(ARCHIVE_SUFFIXES):
         folder = scratch / "unpacked"
         folder.mkdir()
         unpack(path, folder)
         return _below_wrappers(folder), {"kind": "archive", "file": path.name}
-    raise ImportRefused(f"{path} is neither a folder nor an archive ({', '.join(SUFFIXES)}); correct the path")
+    raise ImportRefused(f"{path} is neither a folder nor an archive ({', '.join(ARCHIVE_SUFFIXES)}); correct the path")
 
 
 def _below_wrappers(folder: Path) -> Path:
@@ -146,45 +146,10 @@ def notes(bank: RepairBank) -> list[str]:
 
 # ---------------------------------------------------------------- the report
 def statistics(bank: RepairBank) -> dict[str, Any]:
-    """Counts by environment, category, family and tier; floors; hint coverage; findings by code."""
-    tasks = [entry.payload for entry in bank.entries]
+    """What the bank is made of, its layout, the strata that are held out whole, and the bytes that its files take when each is kept once."""
     files = {file.sha256: entry.files.folder / file.path for entry in bank.entries for file in entry.files.entries}
-    counted = ("env", "category", "family", "tree", "tier", "reward_key", "network_mode")
-    return {
+    return repair_statistics([entry.record for entry in bank.entries]) | {
         "layout": bank.found.layout,
-        "runnable": sum(entry.record.split != BLOCKED for entry in bank.entries),
-        "blocked": sum(entry.record.split == BLOCKED for entry in bank.entries),
-        "counts": {name: dict(sorted(Counter(getattr(task, name) for task in tasks).items())) for name in counted},
-        "floors": floors(tasks),
-        "hints": hints(tasks),
-        "findings": findings(tasks),
         "untrained": [{"group": list(group), "stratum": list(stratum)} for group, stratum in bank.untrained],
-        "bytes": sum(task.bytes for task in tasks),
         "stored_bytes": sum(path.stat().st_size for path in files.values()),
     }
-
-
-def floors(tasks: Sequence[RepairPayload]) -> dict[str, Any]:
-    """Over tasks with a recorded floor: how many, and the spread of what the unrepaired code scores."""
-    known = [task.floor for task in tasks if task.floor_native is not None or task.floor_container is not None]
-    spread = {"min": min(known), "mean": sum(known) / len(known), "max": max(known)} if known else {"min": None, "mean": None, "max": None}
-    return {"n": len(known), **spread}
-
-
-def hints(tasks: Sequence[RepairPayload]) -> dict[str, int]:
-    """Over all tasks: how many have a hint, how many of them name a line, how many lost it (W07), how many go without."""
-    hinted = [task for task in tasks if task.hints]
-    with_line = sum(task.hints["L1"] != task.hints["L2"] for task in hinted)
-    return {"tasks": len(tasks), "hinted": len(hinted), "with_line": with_line, "degraded": sum(task.hint_degraded for task in hinted)}
-
-
-def findings(tasks: Sequence[RepairPayload]) -> list[dict[str, Any]]:
-    """By code: what it means, what to do, how many tasks have it, and some of them."""
-    named = defaultdict(set)
-    for task in tasks:
-        for finding in task.findings:
-            named[finding.code].add(task.name)
-    return [
-        {"code": code, "title": RULES[code].title, "remedy": RULES[code].remedy, "count": len(names), "examples": sorted(names)[:EXAMPLES]}
-        for code, names in sorted(named.items())
-    ]

@@ -12,6 +12,8 @@ from typing import BinaryIO
 
 import zstandard
 
+from runner.contract.repair import ARCHIVE_SUFFIXES
+
 MAX_MEMBERS = 100_000
 MAX_UNPACKED = 8 << 30
 # A member that grows more than this is made to fill a disk, not to be read.
@@ -20,7 +22,6 @@ RATIO_FREE = 16 << 20
 MAX_PATH = 1_000
 MAX_HEADER = 1 << 20
 CHUNK = 1 << 20
-SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 class UnsafeArchive(ValueError):
@@ -49,7 +50,7 @@ def unpack(archive: Path, folder: Path) -> None:
         raise
     except (tarfile.TarError, zipfile.BadZipFile, zstandard.ZstdError, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         _clear(folder)
-        raise UnsafeArchive(f"{archive.name} cannot be unpacked: {error}; it must be one of {', '.join(SUFFIXES)}") from None
+        raise UnsafeArchive(f"{archive.name} cannot be unpacked: {error}; it must be one of {', '.join(ARCHIVE_SUFFIXES)}") from None
 
 
 class CarefulTarInfo(tarfile.TarInfo):

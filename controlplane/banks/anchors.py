@@ -1,0 +1,207 @@
+"""The anchor gate of a repair bank: record what oracle and nop earned, fold it into a state, quarantine what is broken.
+
+The rule is in runner.contract.anchors. A result holds for a task's files, so that a new version proves only what changed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.fields.json import KT
+from django.utils import timezone
+
+from controlplane.accounts.models import User
+from controlplane.accounts.roles import require
+from controlplane.accounts.services import record
+from controlplane.banks.models import AnchorCheck, Bank, BankVersion, Task
+from runner.contract.anchors import ANCHOR_AGENTS, AnchorAgent, AnchorResult, AnchorState, AnchorSummary, problems, summarise
+from runner.contract.repair import BLOCKED
+
+REPAIR = "harbor"
+# A cold build of one task takes up to a quarter of an hour.
+SILENT_AFTER = timedelta(minutes=30)
+MAX_REASON = 400
+
+
+# ---------------------------------------------------------------- reading
+def countable(version: BankVersion) -> QuerySet[Task]:
+    """The tasks that the gate is about: neither blocked by a finding nor quarantined."""
+    return Task.objects.filter(version=version, quarantined_at=None).exclude(split=BLOCKED)
+
+
+def newest_checks(version: BankVersion) -> dict[tuple[str, str], AnchorCheck]:
+    """The newest check of each (task key, agent), found by the task's files within the bank."""
+    keys = dict(Task.objects.filter(version=version).annotate(digest=KT("payload__task_digest")).values_list("key", "digest"))
+    found = (
+        AnchorCheck.objects.filter(task__version__bank=version.bank_id, task_digest__in=set(keys.values()))
+        .order_by("task_digest", "agent", "-id")
+        .distinct("task_digest", "agent")
+    )
+    by_digest = {(check.task_digest, check.agent): check for check in found}
+    pairs = ((key, digest, agent) for key, digest in keys.items() for agent in ANCHOR_AGENTS)
+    return {(key, agent): by_digest[digest, agent] for key, digest, agent in pairs if (digest, agent) in by_digest}
+
+
+def summary(version: BankVersion, checks: dict[tuple[str, str], AnchorCheck] | None = None) -> AnchorSummary:
+    """The state of a version's anchors, with what is missing and what is broken."""
+    checks = newest_checks(version) if checks is None else checks
+    results = {pair: check.problems for pair, check in checks.items()}
+    return summarise(countable(version).values_list("key", flat=True), results, is_proving(version, checks))
+
+
+def is_proving(version: BankVersion, checks: dict[tuple[str, str], AnchorCheck]) -> bool:
+    """Whether anchors run over the version now: started, not finished, and heard of within half an hour."""
+    if version.proving_since is None:
+        return False
+    last = max((check.at for check in checks.values()), default=version.proving_since)
+    return timezone.now() - max(last, version.proving_since) < SILENT_AFTER
+
+
+@dataclass(frozen=True)
+class AnchorRow:
+    """One task on the anchors' page. `oracle` and `nop` are the newest checks, None where there is none (W11)."""
+
+    task: Task
+    oracle: AnchorCheck | None
+    nop: AnchorCheck | None
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for check in (self.oracle, self.nop) if check for problem in check.problems]
+
+
+def rows(version: BankVersion, checks: dict[tuple[str, str], AnchorCheck] | None = None) -> list[AnchorRow]:
+    """Every task that can run, quarantined ones too; broken ones first, then those without a result, then by key."""
+    checks = newest_checks(version) if checks is None else checks
+    tasks = Task.objects.filter(version=version).exclude(split=BLOCKED).select_related("quarantined_by").order_by("key")
+    found = [AnchorRow(task, *(checks.get((task.key, agent)) for agent in ANCHOR_AGENTS)) for task in tasks]
+    return sorted(found, key=lambda row: (not row.problems, bool(row.oracle and row.nop), row.task.key))
+
+
+def quarantined_keys(version: BankVersion) -> list[str]:
+    """Tasks that no run may draw for now."""
+    return list(Task.objects.filter(version=version).exclude(quarantined_at=None).order_by("key").values_list("key", flat=True))
+
+
+# ---------------------------------------------------------------- writing
+def start_proving(user: User, version: BankVersion) -> BankVersion:
+    """Mark that the anchors of a version run from now on. Raises PermissionDenied, ValidationError."""
+    require(user, version.bank.team, "bank.prove")
+    require_repair(version)
+    if not countable(version).exists():
+        raise ValidationError({"version": f"{version}: no task can run; mend the findings and import again"})
+    with transaction.atomic():
+        version = BankVersion.objects.select_for_update(of=("self",)).select_related("bank__team").get(pk=version.pk)
+        if is_proving(version, newest_checks(version)):
+            raise ValidationError(
+                {"version": f"{version}: its anchors run since {version.proving_since:%H:%M}; wait for them or finish them first"}
+            )
+        version.proving_since = timezone.now()
+        version.save(update_fields=["proving_since"])
+        record(user, "bank.prove", version, {"bank": version.bank.slug, "number": version.number})
+    return version
+
+
+def finish_proving(version: BankVersion) -> AnchorSummary:
+    """The anchors have run: from now on the results alone decide."""
+    BankVersion.objects.filter(pk=version.pk).update(proving_since=None)
+    version.proving_since = None
+    return summary(version)
+
+
+def record_anchor(version: BankVersion, key: str, agent: AnchorAgent, result: AnchorResult, user: User | None = None) -> AnchorCheck:
+    """Keep what an anchor agent earned on a task, with the gate's verdict. Raises ValidationError naming the field."""
+    if agent not in ANCHOR_AGENTS:
+        raise ValidationError({"agent": f"{agent!r} is no anchor agent; oracle and nop are"})
+    task = Task.objects.filter(version=version, key=key).first()
+    if task is None:
+        raise ValidationError({"task": f"{version} has no task {key[:200]!r}"})
+    digest = task.payload.get("task_digest", "")
+    if result.task_digest and result.task_digest != digest:
+        raise ValidationError(
+            {"task_digest": f"E13: {key} was run from {result.task_digest[:12]}, the version has {digest[:12]}; import again"}
+        )
+    expected = expected_floor(task)
+    measured = result.model_dump(exclude={"task_digest"})
+    return AnchorCheck.objects.create(
+        task=task,
+        task_digest=digest,
+        agent=agent,
+        expected_floor=expected,
+        problems=problems(agent, result, expected),
+        recorded_by=user,
+        **measured,
+    )
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One result as it is reported: whose, on which task."""
+
+    task: str
+    agent: AnchorAgent
+    result: AnchorResult
+
+
+def read_result(document: dict) -> TaskResult:
+    """A reported result {task, agent, …the fields of AnchorResult}. Raises pydantic's ValidationError."""
+    rest = {name: value for name, value in document.items() if name not in ("task", "agent")}
+    return TaskResult(str(document.get("task", "")), str(document.get("agent", "")), AnchorResult.model_validate(rest))
+
+
+@transaction.atomic
+def record_anchors(version: BankVersion, results: Sequence[TaskResult], user: User | None = None) -> None:
+    """Keep several results, all or none. Raises ValidationError."""
+    require_repair(version)
+    for item in results:
+        record_anchor(version, item.task, item.agent, item.result, user)
+
+
+def expected_floor(task: Task) -> float | None:
+    """What the verifier must report: the container's floor where it was measured, else the native one."""
+    container, native = task.payload.get("floor_container"), task.payload.get("floor_native")
+    return native if container is None else container
+
+
+def quarantine(user: User, version: BankVersion, key: str, reason: str) -> Task:
+    """Take a task out of training, evaluation and the gate until it is released. Raises ValidationError, PermissionDenied."""
+    require(user, version.bank.team, "bank.quarantine")
+    reason = reason.strip()
+    if not reason or len(reason) > MAX_REASON:
+        raise ValidationError({"reason": f"say why, in at most {MAX_REASON} characters"})
+    return _mark(user, version, key, "bank.quarantine", quarantined_at=timezone.now(), quarantined_by=user, quarantine_reason=reason)
+
+
+def release(user: User, version: BankVersion, key: str) -> Task:
+    """Let a quarantined task be drawn again. Raises ValidationError, PermissionDenied."""
+    require(user, version.bank.team, "bank.quarantine")
+    return _mark(user, version, key, "bank.release", quarantined_at=None, quarantined_by=None, quarantine_reason="")
+
+
+@transaction.atomic
+def _mark(user: User, version: BankVersion, key: str, verb: str, **changes) -> Task:
+    task = Task.objects.select_for_update().filter(version=version, key=key).first()
+    if task is None:
+        raise ValidationError({"task": f"{version} has no task {key[:200]!r}"})
+    for name, value in changes.items():
+        setattr(task, name, value)
+    task.save(update_fields=list(changes))
+    record(user, verb, version, {"task": key, "reason": changes["quarantine_reason"]})
+    return task
+
+
+def require_repair(version: BankVersion) -> None:
+    """Raises ValidationError for a bank whose answers need no container."""
+    if version.bank.environment != REPAIR:
+        raise ValidationError({"version": f"{version} holds {version.bank.environment} tasks, which have no anchors"})
+
+
+def gate(bank: Bank, version: BankVersion) -> str | None:
+    """Why a model may not be trained or evaluated on this version without a stated reason; None when it may."""
+    if bank.environment != REPAIR:
+        return None
+    found = summary(version)
+    return None if found.state == AnchorState.PROVEN else f"{version} is {found.state}: {found.sentence}"

@@ -1,54 +1,95 @@
-"""A house of its own for a measurement: durable Postgres, broker and the web process as `./assay up` starts them, in a temporary folder."""
+"""A house of its own for a measurement: durable Postgres, broker and web as `./assay up` starts them, in a temporary folder."""
 
 import os
-import platform
+import re
 import secrets
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.env import CHECKOUT, embedded_secret
-from controlplane.services import application, ports
+import httpx
+import psycopg
+
+from controlplane.env import embedded_secret
+from controlplane.services import application, ports, postgres, ray_head
+from controlplane.services.commands import tree_pss_mib
 from controlplane.services.embedded import addresses, stores
-from controlplane.services.front import http_probe
+from controlplane.services.front import Front, http_probe, read_state
 from controlplane.services.house import House
+from controlplane.services.up import NOT_FOR_JOBS, prepare
+
+NO_RAY = "http://127.0.0.1:1"
+START_S = 180
+
+
+@dataclass
+class Server:
+    """A serving house. This process's Django speaks to the same database."""
+
+    url: str
+    house: House
+    front: Front
+    login_link: str
+
+    def browser(self) -> httpx.Client:
+        """A signed-in session, as a page has it; the login link works once."""
+        client = httpx.Client(base_url=self.url, timeout=60, follow_redirects=True)
+        page = client.get(self.login_link).text
+        token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page).group(1)
+        client.post(self.login_link, data={"csrfmiddlewaretoken": token}, headers={"Referer": self.login_link}).raise_for_status()
+        return client
+
+    def database(self, name: str) -> str:
+        """The URL of another, empty database on the same Postgres."""
+        with psycopg.connect(postgres.url(self.house, "postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return postgres.url(self.house, name)
+
+    def memory_mib(self) -> dict[str, int]:
+        """Proportional resident memory of each service with its children."""
+        return {name: tree_pss_mib(service["pid"]) for name, service in read_state(self.house)["services"].items()}
 
 
 @contextmanager
-def serving() -> Iterator[str]:
-    """The URL of a fresh, migrated server; this process's Django then speaks to the same database."""
+def serving(*, background: bool = False, ray: bool = False) -> Iterator[Server]:
+    """A fresh, migrated house; `background` adds the Celery worker and beat, `ray` a local Ray, so that runs can be executed."""
     folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
     folder.chmod(0o711)
     house = House(home=folder / "home", data=folder / "data", runtime=Path(f"/tmp/assay-bench-run-{secrets.token_hex(4)}"))
     try:
         with stores(house) as front:
-            url = _start(house, front)
-            yield url
+            yield _start(house, front, background, ray)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(house.runtime, ignore_errors=True)
 
 
-def _start(house: House, front) -> str:
-    port = next(port for port in range(18500, 19500) if ports.is_free(port))
-    url = f"http://127.0.0.1:{port}"
-    os.environ.update(
-        addresses(house), ASSAY_MODE="embedded", ASSAY_HOME=str(house.home), ASSAY_URL=url, SECRET_KEY=embedded_secret(house.home)
-    )
-    os.environ.update(ASSAY_STORAGE=str(house.home / "storage"), DJANGO_SETTINGS_MODULE="controlplane.settings")
-    subprocess.run([sys.executable, "manage.py", "migrate", "--verbosity", "0"], cwd=CHECKOUT, check=True)
-    front.start(application.web(house, dict(os.environ), port))
-    front.wait_for("web", http_probe(f"{url}/healthz"), seconds=60)
+def _start(house: House, front: Front, background: bool, ray: bool) -> Server:
+    url = f"http://{ports.LOOPBACK}:{ports.free_ports(1)[0]}"
+    own = {"ASSAY_MODE": "embedded", "ASSAY_HOME": str(house.home), "ASSAY_STORAGE": str(house.home / "storage"), "ASSAY_URL": url}
+    os.environ.update(own, DJANGO_SETTINGS_MODULE="controlplane.settings")
+    # Without Ray nothing answers there: a measurement that wants none starts no run.
+    os.environ.update(addresses(house), SECRET_KEY=embedded_secret(house.home), RAY_ADDRESS=start_ray(front) if ray else NO_RAY)
+    link = prepare(house, dict(os.environ))
+    front.start(application.web(house, dict(os.environ), int(url.rpartition(":")[2])))
+    if background:
+        for name in application.WORKERS:
+            front.start(application.worker(house, dict(os.environ), name))
+        front.start(application.beat(house, dict(os.environ)))
+    front.wait_for("web", http_probe(f"{url}/healthz"), seconds=START_S)
+    if ray:
+        front.wait_for("ray", http_probe(f"{os.environ['RAY_ADDRESS']}/api/jobs/"), seconds=START_S)
     import django
 
     django.setup()
-    return url
+    return Server(url, house, front, link)
 
 
-def machine() -> dict:
-    """What the figures were taken on."""
-    return {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "python": platform.python_version(), "kernel": platform.release()}
+def start_ray(front: Front) -> str:
+    for_jobs = {key: value for key, value in os.environ.items() if key not in NOT_FOR_JOBS}
+    service, address = ray_head.service(front.house, for_jobs)
+    front.start(service)
+    return address

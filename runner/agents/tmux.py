@@ -11,6 +11,7 @@ COLUMNS, ROWS = 160, 40
 HISTORY_LINES = 10_000_000
 LONGEST_KEYS = 16_000
 CALL_SECONDS = 60.0
+PROMPT_SECONDS = 5.0
 SCREEN_BYTES = 4 << 20
 # What tmux knows as a key rather than as text.
 _NAMED = "Enter|Escape|Tab|BTab|Space|BSpace|Up|Down|Left|Right|Home|End|PageUp|PageDown"
@@ -44,6 +45,14 @@ class Tmux:
             raise SandboxFailure(Reason.AGENT_SETUP_FAILED, f"the tmux session did not start: {started.output.strip()[:300]}")
         place = f'"${{ASSAY_LOGS:-/logs}}/{self.log}"'
         await self._tmux("pipe-pane", "-t", "main", "-o", f"mkdir -p $(dirname {place}); cat >> {place}")
+        await self._until_prompt()
+
+    async def _until_prompt(self) -> None:
+        """A login shell takes a moment to say something; a silent one is not waited for."""
+        for _ in range(int(PROMPT_SECONDS / 0.1)):
+            if await self._capture():
+                return
+            await asyncio.sleep(0.1)
 
     async def type(self, keystrokes: str, seconds: float) -> None:
         """Type as written, then wait. Raises SessionEnded."""
@@ -63,7 +72,7 @@ class Tmux:
         """What is new since the last look under a heading, or the visible screen where the old text is gone. Raises SessionEnded."""
         whole = await self._capture("-S", "-")
         seen, self._seen = self._seen, whole
-        if seen is not None and seen and (place := whole.rfind(seen)) >= 0:
+        if seen is not None and (place := whole.find(seen)) >= 0:
             if new := whole[place + len(seen) :].strip("\n"):
                 return f"New output:\n{new}"
         return f"Current screen:\n{await self._capture()}"

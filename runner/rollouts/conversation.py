@@ -14,13 +14,37 @@ from runner.policies.base import Generation
 from runner.rollouts.types import SampleBuilder
 
 Message = dict[str, str]
+KNOWN_PROMPTS = 1024
+
+
+class Prompts:
+    """Rendered prompts with an author for each token. The members of a group are shown the same, so it is rendered once."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self._special = set(tokenizer.all_special_ids)
+        self._known: dict[tuple, tuple[list[int], list[int]]] = {}
+
+    def render(self, messages: Sequence[Message], template: Mapping[str, object]) -> tuple[list[int], list[int]]:
+        """Tokens of the whole conversation up to where the assistant begins, and their authors."""
+        key = (*((message["role"], message["content"]) for message in messages), *sorted(template.items()))
+        if key not in self._known:
+            if len(self._known) >= KNOWN_PROMPTS:
+                self._known.clear()
+            self._known[key] = self.authored(prompt_ids(self.tokenizer, messages, template))
+        return self._known[key]
+
+    def authored(self, tokens: list[int]) -> tuple[list[int], list[int]]:
+        """Tokens of the chat template itself are the template's, the others the environment's."""
+        return tokens, [int(Author.TEMPLATE if token in self._special else Author.ENVIRONMENT) for token in tokens]
 
 
 class Conversation:
-    """`template` holds further variables of the chat template, such as enable_thinking."""
+    """`template` holds further variables of the chat template, such as enable_thinking; `prompts` may be shared by conversations."""
 
-    def __init__(self, tokenizer, template: Mapping[str, object] | None = None):
+    def __init__(self, tokenizer, template: Mapping[str, object] | None = None, prompts: Prompts | None = None):
         self.tokenizer, self.template = tokenizer, dict(template or {})
+        self.prompts = prompts or Prompts(tokenizer)
         self.builder = SampleBuilder()
         self.messages: list[Message] = []
         self.forked = 0
@@ -28,18 +52,17 @@ class Conversation:
         self._reply: Generation | None = None
 
     def show(self, messages: Sequence[Message]) -> None:
-        """Append what the environment says, up to where the assistant begins; tokens of the chat template itself are the template's."""
-        if self._reply is None:
-            tokens = prompt_ids(self.tokenizer, messages, self.template)
-        else:
-            tokens = self._bridge(messages)
+        """Append what the environment says, up to where the assistant begins."""
+        bridge = self._bridge(messages) if self._reply else None
         self.messages += messages
-        if tokens is None:
-            self.forked += 1
-            self.builder.fork()
-            tokens = prompt_ids(self.tokenizer, self.messages, self.template)
+        if bridge is not None:
+            self.builder.append(*self.prompts.authored(bridge))
+        else:
+            if self._reply:
+                self.forked += 1
+                self.builder.fork()
+            self.builder.append(*self.prompts.render(self.messages, self.template))
         self._reply = None
-        self._append(tokens)
 
     def restart(self, messages: Sequence[Message]) -> None:
         """Begin a sequence of its own with `messages` as the whole history."""
@@ -54,10 +77,6 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": text})
         self._reply = generation
         return text
-
-    def _append(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self.builder.append([token], Author.TEMPLATE if token in self._special else Author.ENVIRONMENT)
 
     def _bridge(self, messages: Sequence[Message]) -> list[int] | None:
         """Tokens between the last reply and the next; None where the template does not accumulate."""

@@ -21,7 +21,7 @@ from runner.contract.episode import write_trace
 from runner.contract.termination import Termination, trusted_reward
 from runner.environments.base import Budgets, Environment, EnvironmentFailure, Grade, Observation, Step
 from runner.policies.base import Generation, Policy, Purpose, SamplingParams
-from runner.rollouts.conversation import Conversation
+from runner.rollouts.conversation import Conversation, Prompts
 from runner.rollouts.episodes import EpisodeOrder, Job, Outcome, Turn, WorkerBatch
 from runner.rollouts.generation import RollingGenerator, TogetherGenerator
 from runner.rollouts.vocabulary import Vocabulary
@@ -87,7 +87,7 @@ class TurnLoop:
     ):
         self.policy, self.tokenizer, self.tasks, self.make_environment = policy, tokenizer, tasks, make_environment
         self.max_length, self.worker, self.limit, self.on_turn = max_length, worker, limit, on_turn
-        self.vocabulary = Vocabulary(tokenizer)
+        self.vocabulary, self.prompts = Vocabulary(tokenizer), Prompts(tokenizer)
         self._version = 0
 
     async def run(self, job: Job, version: int) -> WorkerBatch:
@@ -101,7 +101,7 @@ class TurnLoop:
 
     def _live(self, order: EpisodeOrder, place: int) -> _Live:
         environment = self.make_environment()
-        conversation = Conversation(self.tokenizer, getattr(environment, "template", None))
+        conversation = Conversation(self.tokenizer, getattr(environment, "template", None), self.prompts)
         own = getattr(environment, "prompt_limit", lambda most: most)
         return _Live(order, environment, conversation, self._version, place, min(self.max_length, own(self.max_length)))
 

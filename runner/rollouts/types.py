@@ -90,15 +90,21 @@ class SampleBuilder:
         if self.token_ids and self._forks[-1:] != [len(self.token_ids)]:
             self._forks.append(len(self.token_ids))
 
-    def append(self, token_ids: Sequence[int], author: Author, logprobs: Sequence[float] | None = None, train: bool | None = None) -> None:
-        """Add a span by one author. `train` defaults to whether the student wrote it."""
+    def append(
+        self,
+        token_ids: Sequence[int] | np.ndarray,
+        author: Author | Sequence[int],
+        logprobs: Sequence[float] | np.ndarray | None = None,
+        train: bool | None = None,
+    ) -> None:
+        """Add a span by one author, or with an author for each token. `train` defaults to whether the student wrote it."""
         if logprobs is not None and len(logprobs) != len(token_ids):
             raise ValueError(f"logprobs: {len(logprobs)} values for {len(token_ids)} tokens; pass one per token")
-        train = author is Author.STUDENT if train is None else train
-        self.token_ids.extend(int(token) for token in token_ids)
-        self._author.extend([int(author)] * len(token_ids))
-        self._mask.extend([train] * len(token_ids))
-        self._logprobs.extend([float("nan")] * len(token_ids) if logprobs is None else map(float, logprobs))
+        count = len(token_ids)
+        self.token_ids.extend(_listed(token_ids))
+        self._author.extend([int(author)] * count if isinstance(author, Author) else author)
+        self._mask.extend([author is Author.STUDENT if train is None else train] * count)
+        self._logprobs.extend([float("nan")] * count if logprobs is None else _listed(logprobs))
 
     def build(self, **fields) -> Sample:
         """The finished sample; `fields` are those of `Sample` that are not per token."""
@@ -110,6 +116,10 @@ class SampleBuilder:
             forks=tuple(fork for fork in self._forks if fork < len(self.token_ids)),
             **fields,
         )
+
+
+def _listed(values: Sequence | np.ndarray) -> Sequence:
+    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 @dataclass(frozen=True)

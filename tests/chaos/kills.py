@@ -1,9 +1,8 @@
 """Ten kinds of death, what each must leave true, and the moments of a run at which they come."""
 
-import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from controlplane.services import processes
 from controlplane.services.processes import Process
@@ -40,12 +39,15 @@ DOCUMENT = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A process to kill: `find` gives it, `back` says whether its successor does its work, `fatal` whether the attempt ends by it."""
+    """A process to kill: `find` gives it, `back` says whether its successor does its work.
+
+    `fatal` says whether the attempt ends by its death; None leaves it to the moment.
+    """
 
     name: str
     find: Callable[[ChaosHouse], Process | None]
     back: Callable[[ChaosHouse, float], bool]
-    fatal: bool = False
+    fatal: bool | None = False
 
 
 def service(name: str, works: Callable[[ChaosHouse, float], bool]) -> Kind:
@@ -60,8 +62,13 @@ def answers(house: ChaosHouse, _: float) -> bool:
     return house.web_answers()
 
 
+def no_more(house: ChaosHouse, _: float) -> bool:
+    """The run's own state tells the rest."""
+    return True
+
+
 def actor(name: str, title: str, fatal: bool) -> Kind:
-    return Kind(name, lambda house: house.actor(title), lambda house, _: house.actor(title) is not None, fatal)
+    return Kind(name, lambda house: house.actor(title), no_more, fatal)
 
 
 KINDS = {
@@ -69,19 +76,14 @@ KINDS = {
     for kind in (
         service("web", answers),
         service("worker", ticks),
-        service("bulk", lambda house, moment: True),
+        service("bulk", no_more),
         service("beat", ticks),
         service("postgres", answers),
         service("broker", ticks),
         actor("rollout worker", "WorkerActor", fatal=False),
         actor("learner", "LearnerActor", fatal=True),
-        Kind("driver", lambda house: next(iter(house.drivers()), None), lambda house, _: bool(house.drivers()), fatal=True),
-        Kind(
-            "ray head",
-            lambda house: house.service("ray"),
-            lambda house, moment: bool(house.service("ray")) and ticks(house, moment),
-            fatal=True,
-        ),
+        Kind("driver", lambda house: next(iter(house.drivers()), None), no_more, fatal=True),
+        Kind("ray head", lambda house: house.service("ray"), lambda house, _: bool(house.service("ray")), fatal=True),
         Kind("front", lambda house: processes.identify(house.process.pid), answers, fatal=True),
     )
 }
@@ -124,7 +126,6 @@ class Figures:
     kind: str
     true: float = 0.0
     running: float | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 def strike(house: ChaosHouse, run: str, kind: Kind, *, stopping: bool = False) -> Figures:
@@ -142,15 +143,20 @@ def strike(house: ChaosHouse, run: str, kind: Kind, *, stopping: bool = False) -
     if stopping:
         until(lambda: house.state(run) == "stopped", f"the run is stopped after the death of {kind.name}")
         figures.true = time.time() - moment
-    elif kind.fatal:
-        until(lambda: is_lost(house, run, struck), f"the attempt is lost after the death of {kind.name}")
-        figures.true = time.time() - moment
+        return figures
+    until(lambda: outcome(house, run, struck, moment, kind.fatal), f"the state is true after the death of {kind.name}")
+    figures.true = time.time() - moment
+    if is_lost(house, run, struck):
         until(lambda: goes_on(house, run, struck + 1), "the next attempt runs", RESUMED_WITHIN_S)
-        figures.running = time.time() - moment
-    else:
-        until(lambda: delivers(house, run, struck, moment), f"the attempt goes on after the death of {kind.name}")
-        figures.true = figures.running = time.time() - moment
+    figures.running = time.time() - moment
     return figures
+
+
+def outcome(house: ChaosHouse, run: str, number: int, moment: float, fatal: bool | None) -> bool:
+    """Whether what had to come of the attempt has come."""
+    if fatal is False:
+        return delivers(house, run, number, moment)
+    return is_lost(house, run, number) or (fatal is None and delivers(house, run, number, moment))
 
 
 def is_lost(house: ChaosHouse, run: str, number: int) -> bool:
@@ -166,8 +172,8 @@ def goes_on(house: ChaosHouse, run: str, number: int) -> bool:
 
 def delivers(house: ChaosHouse, run: str, number: int, moment: float) -> bool:
     """Whether the same attempt is open, alone, and something that it reported after `moment` arrived."""
-    attempts = house.row("SELECT count(*) AS all, max(number) AS newest FROM runs_attempt WHERE run_id = %s", run)
-    assert attempts is None or attempts["newest"] == number, f"attempt {number} should have gone on"
+    last = house.row("SELECT max(number) AS newest FROM runs_attempt WHERE run_id = %s", run)
+    assert last is None or last["newest"] == number, f"attempt {number} should have gone on"
     query = "SELECT max(wall) AS newest FROM telemetry_wallsample WHERE series_id IN (SELECT id FROM telemetry_series WHERE run_id = %s)"
     heard = house.row(query, run)
     return bool(heard and heard["newest"] and heard["newest"] > moment)
@@ -193,7 +199,3 @@ def verdict(house: ChaosHouse, run: str) -> list[str]:
     states = [(attempt["number"], attempt["state"]) for attempt in house.attempts(run) if attempt["state"] in OPEN]
     conflicts = [(attempt["number"], attempt["points_conflicting"]) for attempt in house.attempts(run) if attempt["points_conflicting"]]
     return wrong + [f"open after its end: {item}" for item in states] + [f"conflicting points: {item}" for item in conflicts]
-
-
-def suspend(process: Process) -> None:
-    processes.send(process, signal.SIGSTOP)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from benchmarks.server import Server
 from tests.system import chromium, why_no_chromium
 
 FLAGS = (
@@ -82,14 +81,14 @@ class Chromium:
 
 
 @contextmanager
-def chromium_of(server: Server) -> Iterator[Chromium]:
+def chromium_at(url: str, session: str) -> Iterator[Chromium]:
     """Raises RuntimeError, naming the package, where there is no Chromium."""
     if reason := why_no_chromium():
         raise RuntimeError(reason)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
         try:
-            yield Chromium(browser, server.url, server.browser().cookies["sessionid"])
+            yield Chromium(browser, url, session)
         finally:
             browser.close()
 

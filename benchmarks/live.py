@@ -27,7 +27,7 @@ def main() -> None:
 def measure(seconds: float = SECONDS, repetitions: int = REPETITIONS, few: int = FEW, many: int = MANY) -> dict:
     """Targets: p95 of at most 1 s in 50 sockets and 2 s in 200, no step missing in any."""
     with serving() as server:
-        cookie = f"sessionid={server.browser().cookies['sessionid']}"
+        cookie = f"sessionid={server.session()}"
         rounds = [{str(count): one_round(server.url, cookie, count, seconds) for count in (few, many)} for _ in range(repetitions)]
     found = medians(rounds)
     for count in (few, many):  # a gap in one repetition is a gap: no median hides it

@@ -15,10 +15,10 @@ import psycopg
 
 from controlplane.env import embedded_secret
 from controlplane.services import application, ports, postgres, ray_head
-from controlplane.services.commands import tree_pss_mib
 from controlplane.services.embedded import addresses, stores
 from controlplane.services.front import Front, http_probe, read_state
 from controlplane.services.house import House
+from controlplane.services.processes import descendants, pss_bytes
 from controlplane.services.up import NOT_FOR_JOBS, prepare
 
 NO_RAY = "http://127.0.0.1:1"
@@ -32,14 +32,19 @@ class Server:
     url: str
     house: House
     front: Front
-    login_link: str
+
+    def session(self) -> str:
+        """The session cookie of the house's owner."""
+        return self.browser().cookies["sessionid"]
 
     def browser(self) -> httpx.Client:
-        """A signed-in session, as a page has it; the login link works once."""
+        """A client that is signed in as a page is."""
+        from controlplane.accounts.services import create_login_link, ensure_embedded_owner
+
         client = httpx.Client(base_url=self.url, timeout=60, follow_redirects=True)
-        page = client.get(self.login_link).text
-        token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page).group(1)
-        client.post(self.login_link, data={"csrfmiddlewaretoken": token}, headers={"Referer": self.login_link}).raise_for_status()
+        link = create_login_link(ensure_embedded_owner())
+        token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', client.get(link).text).group(1)
+        client.post(link, data={"csrfmiddlewaretoken": token}, headers={"Referer": link}).raise_for_status()
         return client
 
     def database(self, name: str) -> str:
@@ -48,9 +53,14 @@ class Server:
             connection.execute(f"CREATE DATABASE {name}")
         return postgres.url(self.house, name)
 
+    def processes(self) -> dict[str, list[int]]:
+        """The processes of each service, its children included."""
+        services = read_state(self.house)["services"]
+        return {name: [one["pid"], *(child.pid for child in descendants(one["pid"]))] for name, one in services.items() if one["pid"]}
+
     def memory_mib(self) -> dict[str, int]:
-        """Proportional resident memory of each service with its children."""
-        return {name: tree_pss_mib(service["pid"]) for name, service in read_state(self.house)["services"].items()}
+        """Proportional resident memory of each service, what is shared included."""
+        return {name: round(sum(map(pss_bytes, pids)) / 2**20) for name, pids in self.processes().items()}
 
 
 @contextmanager
@@ -73,7 +83,7 @@ def _start(house: House, front: Front, background: bool, ray: bool) -> Server:
     os.environ.update(own, DJANGO_SETTINGS_MODULE="controlplane.settings")
     # Without Ray nothing answers there: a measurement that wants none starts no run.
     os.environ.update(addresses(house), SECRET_KEY=embedded_secret(house.home), RAY_ADDRESS=start_ray(front) if ray else NO_RAY)
-    link = prepare(house, dict(os.environ))
+    prepare(house, dict(os.environ))
     front.start(application.web(house, dict(os.environ), int(url.rpartition(":")[2])))
     if background:
         for name in application.WORKERS:
@@ -85,7 +95,7 @@ def _start(house: House, front: Front, background: bool, ray: bool) -> Server:
     import django
 
     django.setup()
-    return Server(url, house, front, link)
+    return Server(url, house, front)
 
 
 def start_ray(front: Front) -> str:

@@ -5,7 +5,7 @@ It counts the request, the decoding of the traces, JSON, layout and paint. No pe
 
 import numpy as np
 
-from benchmarks.browser import Chromium, chromium_of, interaction_ms
+from benchmarks.browser import Chromium, chromium_at, interaction_ms
 from benchmarks.fill import Sizes, fill_embedded
 from benchmarks.record import medians, publish, record
 from benchmarks.server import serving
@@ -31,7 +31,7 @@ def measure(tokens: int = TOKENS, openings: int = OPENINGS, repetitions: int = R
     """Target: p95 of at most 300 ms."""
     with serving() as server:
         filled = fill_embedded(Sizes(runs=20, names=20, steps=1_000, episodes=800, tokens=tokens, turns=200, logs=10))
-        with chromium_of(server) as chromium:
+        with chromium_at(server.url, server.session()) as chromium:
             path = f"/episodes/{filled.transcript}"
             click_to_paint(chromium, path)  # Chromium's own first page is no page's fault
             rounds = [one_round(chromium, path, openings) for _ in range(repetitions)]

@@ -22,6 +22,10 @@ SETTINGS = {
     # Draining waits for running jobs, and jobs end with the house anyway.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # A starved machine is slow, not dead, and to start anew costs it more. That a process of Ray is gone, --block sees at once.
+    "RAY_raylet_start_wait_time_s": "150",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_health_check_failure_threshold": "20",
     "PYTHONPATH": str(CHECKOUT),
 }
 LONGEST_SESSION = "session_2026-01-01_00-00-00_000000_4194304"

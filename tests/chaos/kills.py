@@ -8,6 +8,7 @@ from controlplane.services import processes
 from controlplane.services.processes import Process
 from tests.chaos.house import (
     OPEN,
+    PATIENCE,
     TRUE_WITHIN_S,
     ChaosHouse,
     held_slots,
@@ -135,7 +136,7 @@ def strike(house: ChaosHouse, run: str, kind: Kind, *, stopping: bool = False) -
     family = processes.descendants(house.process.pid) if kind.name == "front" else []
     moment = kill(victim, kind.name)
     if kind.name == "front":
-        left = processes.wait_until_gone(family, TRUE_WITHIN_S)
+        left = processes.wait_until_gone(family, TRUE_WITHIN_S * PATIENCE)
         assert left == [], f"processes outlived the front: {left}"
         house.restart()
     figures = Figures(kind.name)

@@ -12,7 +12,7 @@ HINTED_SOURCES = re.compile(r"inject|semantic|semantic-.+-sol")
 LIST_LIMIT = 200
 # "at line 12", "lines 3-5", "(L12)", "heat.f90:12": a note must not tell at L2 what only L1 may say.
 _LINE = re.compile(
-    r"\s*\(?\b(?:(?:at|on|in|of|near|from)\s+)?(?:lines?\s+(?:no\.?\s*)?\d+(?:\s*(?:-|–|to|and)\s*\d+)*|L\d+(?:-L?\d+)?)\b\)?",
+    r"\s*\(?\b(?:(?:at|on|in|of|near|from)\s+)?(?:lines?\s+(?:no\.?\s*)?\d+(?:\s*(?:-|–|to|and)\s*\d+)*|L\d{2,}(?:-L?\d+)?)\b\)?",
     re.IGNORECASE,
 )
 _FILE_LINE = re.compile(r"(\.[A-Za-z]\w{0,4}):\d+(?:[:-]\d+)*")

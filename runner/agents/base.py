@@ -39,6 +39,9 @@ class TurnAgent(Protocol):
     async def setup(self, container: Container, task: SandboxTask) -> None:
         """Prepare to act. Raises SandboxFailure(AGENT_SETUP_FAILED) saying what is missing."""
 
+    async def preview(self, instruction: str, seed: int) -> list[Message]:
+        """The first prompt as far as it can be told without a container."""
+
     async def begin(self, instruction: str, seed: int) -> list[Message]:
         """The first prompt; a function of the task and the seed."""
 

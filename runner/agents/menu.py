@@ -30,6 +30,7 @@ BUILD_AND_CHECK = (
 )
 # Keeps the shuffling of options apart from other draws under an episode's seed.
 STREAM_OPTIONS = 11
+STREAM_DRAW = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,16 @@ def chosen(reply: str, count: int) -> int | None:
     """The index a reply names, by the only number in it; None when it names none, several or one that is not offered."""
     numbers = re.findall(r"\d+", without_thinking(reply))
     return int(numbers[0]) - 1 if len(numbers) == 1 and 1 <= int(numbers[0]) <= count else None
+
+
+def offered(edits: Sequence[MenuEdit], fix: MenuEdit | None, most: int, seed: int) -> list[MenuEdit]:
+    """At most `most` edits of each file, drawn anew each episode; the one that repairs it is always among its file's."""
+    kept = []
+    for file in dict.fromkeys(edit.file for edit in edits):
+        drawn = shuffled([edit for edit in edits if edit.file == file], seed, STREAM_DRAW)
+        # Stable: the fix comes first, the others keep their drawn order.
+        kept += sorted(drawn, key=lambda edit: edit != fix)[:most]
+    return kept
 
 
 class Dialogue:
@@ -112,15 +123,15 @@ class Dialogue:
 
 
 class MenuAgent:
-    """See `TurnAgent`. `edits` are the task's."""
+    """See `TurnAgent`. `edits` are the task's; `fix` is the one that repairs it, known here only so that it is always offered."""
 
     name, version = "menu", "1"
 
-    def __init__(self, settings: Settings, edits: Sequence[MenuEdit]):
-        self.settings, self.edits = settings, edits
+    def __init__(self, settings: Settings, edits: Sequence[MenuEdit], fix: MenuEdit | None = None):
+        self.settings, self.edits, self.fix = settings, edits, fix
         self.actions: list[Action] = []
         self._container: Container | None = None
-        self._dialogue: Dialogue | None = None
+        self.dialogue: Dialogue | None = None
         self._tree = ""
         self._originals: dict[str, str] = {}
 
@@ -140,12 +151,18 @@ class MenuAgent:
                 told = f"{task.name}: menu edit {edit.label!r}: its old text stands {found} times in {edit.file}, once is needed"
                 raise SandboxFailure(Reason.CONTEXT_MISSING, told)
 
+    async def preview(self, instruction: str, seed: int) -> list[Message]:
+        return [user(f"{instruction}\n\n{self._dialogue(seed).first().text}")]
+
     async def begin(self, instruction: str, seed: int) -> list[Message]:
-        self._dialogue = Dialogue(self.edits, self.settings.max_turns, seed)
-        return [user(f"{instruction}\n\n{self._dialogue.first().text}")]
+        self.dialogue = self._dialogue(seed)
+        return [user(f"{instruction}\n\n{self.dialogue.first().text}")]
+
+    def _dialogue(self, seed: int) -> Dialogue:
+        return Dialogue(offered(self.edits, self.fix, self.settings.max_edits, seed), self.settings.max_turns, seed)
 
     async def take(self, reply: str) -> Step:
-        dialogue, action = self._dialogue, Action(reply)
+        dialogue, action = self.dialogue, Action(reply)
         self.actions.append(action)
         answer = dialogue.answer(reply)
         if answer is None:
@@ -168,7 +185,7 @@ class MenuAgent:
         return await self.take(reply)
 
     async def _apply(self, edit: MenuEdit, action: Action) -> Step:
-        dialogue = self._dialogue
+        dialogue = self.dialogue
         action.calls.append(("apply_edit", {"file": edit.file, "label": edit.label}))
         await self._write(edit.file, self._originals[edit.file].replace(edit.old, edit.new))
         dialogue.applied = edit
@@ -180,17 +197,17 @@ class MenuAgent:
 
     async def _build_and_check(self) -> str:
         # A file that was written in the second of its last build would look built.
-        script = f'touch "{self._tree}/{self._dialogue.applied.file}"; {BUILD_AND_CHECK}'
+        script = f'touch "{self._tree}/{self.dialogue.applied.file}"; {BUILD_AND_CHECK}'
         return (await self._shell(script)).strip()
 
     async def _revert(self) -> None:
-        edit = self._dialogue.applied
+        edit = self.dialogue.applied
         await self._write(edit.file, self._originals[edit.file])
-        self._dialogue.applied = None
+        self.dialogue.applied = None
 
     def _show(self, action: Action, menu: Menu) -> Step:
         action.observation = menu.text
-        if self._dialogue.turns >= self.settings.max_turns:
+        if self.dialogue.turns >= self.settings.max_turns:
             return Step(done=True, termination=Termination.MAX_TURNS_EXCEEDED)
         return Step(Observation([user(menu.text)]))
 
@@ -200,7 +217,7 @@ class MenuAgent:
 
     async def finish(self) -> None:
         """Deliver the tree when an edit stands in it; who chose nothing delivers nothing."""
-        if self._dialogue and self._dialogue.applied:
+        if self.dialogue and self.dialogue.applied:
             await self._tool("deliver")
 
     # ------------------------------------------------------------ the container

@@ -41,6 +41,9 @@ class TerminalAgent:
         self._tmux = Tmux(container)
         await self._tmux.start()
 
+    async def preview(self, instruction: str, seed: int) -> list[Message]:
+        return [user(f"{PROMPT}{instruction}")]
+
     async def begin(self, instruction: str, seed: int) -> list[Message]:
         self._instruction = instruction
         screen = truncate(await self._tmux.look(), self.settings.max_observation_bytes)

@@ -127,6 +127,7 @@ class MenuAgent(Document):
 
     type: Literal["menu"] = "menu"
     max_turns: int = setting(4, "Replies at most; the edit of the last one is kept.", ge=2, le=4, unit="turns")
+    max_edits: int = setting(4, "Edits offered of each file; the one that repairs it is always among them.", ge=2, le=50, level="advanced")
     max_observation_bytes: int = setting(
         600, "Bytes of build and check output that are shown; head and tail are kept.", ge=100, le=100_000, level="advanced", unit="bytes"
     )
@@ -180,7 +181,6 @@ class HarborEnvironment(BankEnvironment):
         "closed", "Closed also where a task allows some hosts; public lets the agent fetch the answer, and is shown in red.", level="advanced"
     )
     regrade: bool = setting(True, "Verify once more, from the saved files, when the verifier gave no reward.", level="advanced")
-    exclude_leaked: bool = setting(False, "Give no reward to an episode whose commands fetched the upstream code.", level="advanced")
     unproven_reason: str | None = setting(
         None, "Why this run may use a bank whose anchors are not proven; stays visible on the run.", min_length=1, max_length=400, level="advanced"
     )

@@ -1,4 +1,6 @@
-"""Environments by the type of their settings. No torch, no simulator is imported before it is asked for."""
+"""Environments by the type of their settings. No torch, no simulator, no container engine is imported before it is asked for."""
+
+from typing import Any
 
 from runner.contract.run_config import Environment as EnvironmentSettings
 from runner.environments.base import Environment
@@ -8,6 +10,10 @@ from runner.environments.sciknoweval import SciKnowEvalEnvironment
 _BY_TYPE = {"quiz": QuizEnvironment, "sciknoweval": SciKnowEvalEnvironment}
 
 
-def make_environment(settings: EnvironmentSettings) -> Environment:
-    """A fresh environment for one episode."""
+def make_environment(settings: EnvironmentSettings, site: Any = None) -> Environment:
+    """A fresh environment for one episode. `site` is where container episodes run (environments.site)."""
+    if settings.type == "harbor":
+        from runner.environments.harbor import HarborEnvironment
+
+        return HarborEnvironment(settings, site)
     return _BY_TYPE[settings.type]()

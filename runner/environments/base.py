@@ -76,6 +76,8 @@ class Environment(Protocol):
     """The life of an episode: start, step until done, grade, close. `close` is called whatever happened, also before `start` ended.
 
     An environment may have more, read where it is there:
+    identify(episode)            the episode's name, told before it starts
+    async preview(task, seed)    the first prompt's messages without starting anything
     budgets: Budgets             its own limits, instead of the loop's
     facts: dict                  what else is to be known of the episode: seconds by phase, delivered files, the backend
     template: dict               variables of the chat template

@@ -101,6 +101,8 @@ class TurnLoop:
 
     def _live(self, order: EpisodeOrder, place: int) -> _Live:
         environment = self.make_environment()
+        if identify := getattr(environment, "identify", None):
+            identify(order.episode)
         conversation = Conversation(self.tokenizer, getattr(environment, "template", None), self.prompts)
         own = getattr(environment, "prompt_limit", lambda most: most)
         return _Live(order, environment, conversation, self._version, place, min(self.max_length, own(self.max_length)))

@@ -10,6 +10,7 @@ from ninja.renderers import JSONRenderer
 from controlplane.api.auth import Bearer, Session
 from controlplane.api.problems import CONTENT_TYPE, Problem, problem_of, respond
 from runner.contract.parse import FieldError, pointer
+from runner.contract.run_config import RunConfig
 
 PROBLEM_SCHEMA = {
     "title": "Problem",
@@ -48,6 +49,12 @@ class StrictParser(Parser):
             raise Problem(400, "Unreadable body", f"the body is not JSON: {error}") from None
 
 
+def run_document_schemas() -> dict[str, Any]:
+    """The run document's own schema, `RunConfig`, and those that it refers to; routes name it in `openapi_extra`."""
+    document = RunConfig.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {**document.pop("$defs"), "RunConfig": document}
+
+
 def _refuse_constant(name: str):
     raise ValueError(f"{name} is not a finite number")
 
@@ -77,10 +84,10 @@ class AssayAPI(NinjaAPI):
 
     def get_openapi_schema(self, **options) -> dict[str, Any]:
         schema = super().get_openapi_schema(**options)
-        schema["components"].setdefault("schemas", {})["Problem"] = PROBLEM_SCHEMA
+        schema["components"].setdefault("schemas", {}).update(Problem=PROBLEM_SCHEMA, **run_document_schemas())
         for methods in schema["paths"].values():
             for operation in methods.values():
-                operation["responses"]["default"] = PROBLEM_RESPONSE
+                operation["responses"] |= {"4XX": PROBLEM_RESPONSE, "503": PROBLEM_RESPONSE}
         return schema
 
 

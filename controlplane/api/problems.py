@@ -14,6 +14,7 @@ from django.core.exceptions import (
 )
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
+from django.http.multipartparser import MultiPartParserError
 from ninja.errors import HttpError
 
 from controlplane.accounts.idempotency import KeyBusy, KeyReused
@@ -121,6 +122,7 @@ CONVERSIONS = (
     ((Conflict, IllegalTransition), lambda error: Problem(409, "Conflict", str(error))),
     (KeyReused, lambda error: Problem(409, "Idempotency key reused", str(error))),
     (KeyBusy, lambda error: Problem(409, "Still in progress", str(error), headers={"Retry-After": "1"})),
+    (MultiPartParserError, lambda error: Problem(400, "Unreadable form", str(error))),
     (RequestDataTooBig, lambda error: Problem(413, phrase(413), str(error))),
     (SuspiciousOperation, lambda error: Problem(400, phrase(400), str(error))),
     ((OperationalError, InterfaceError), _of_database),

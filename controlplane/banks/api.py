@@ -9,6 +9,7 @@ from django.http import FileResponse
 from django.shortcuts import get_object_or_404
 from ninja import Field, File, Form, Query, Router, Schema, Status, UploadedFile
 from pydantic import Field as Limits
+from pydantic import StrictBool
 
 from controlplane import storage
 from controlplane.accounts.selectors import team_for
@@ -67,7 +68,7 @@ class TaskFilters(Schema):
 
 
 class BankChange(Input):
-    archived: bool
+    archived: StrictBool
 
 
 class ChangedTask(Schema):
@@ -234,7 +235,10 @@ def list_tasks(request, slug: str, number: int, paging: Query[Paging], filters: 
     return paging.page(selectors.tasks(_version(request, slug, number, team), **filters.dict()), "key")
 
 
-@router.get("/banks/{slug}/versions/{int:number}/file", response={200: None})
+_BANK_FILE = {"responses": {200: {"content": {"application/zstd": {"schema": {"type": "string", "format": "binary"}}}}}}
+
+
+@router.get("/banks/{slug}/versions/{int:number}/file", response={200: None}, openapi_extra=_BANK_FILE)
 def download_version(request, slug: str, number: int, team: str | None = None):
     """The bank file: zstd of canonical JSON lines."""
     version = _version(request, slug, number, team)

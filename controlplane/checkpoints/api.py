@@ -7,6 +7,7 @@ from uuid import UUID
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema
+from pydantic import StrictBool
 
 from controlplane.api.pagination import Page, Paging
 from controlplane.api.schemas import Input
@@ -47,7 +48,7 @@ class CheckpointDetail(CheckpointOut):
 
 
 class CheckpointChange(Input):
-    pinned: bool
+    pinned: StrictBool
 
 
 @router.get("/runs/{uuid:run_id}/checkpoints", response=Page[CheckpointOut])

@@ -149,9 +149,9 @@ class TurnPairOut(Schema):
 class EpisodeQuery(Schema):
     """Conditions of the browser; absent ones do not restrict."""
 
-    termination: list[Literal[tuple(Termination)]] = []
+    termination: list[Literal[tuple(Termination)]] = Field([], max_length=50)
     purpose: Literal["train", "eval"] | None = None
-    state: list[Literal[tuple(EpisodeState)]] = []
+    state: list[Literal[tuple(EpisodeState)]] = Field([], max_length=50)
     stage: int | None = Whole
     attempt: int | None = Field(None, ge=1, le=32767)
     evaluation: UUID | None = None
@@ -213,7 +213,7 @@ def list_turns(request: HttpRequest, episode_id: UUID, query: Query[TurnQuery]):
     return {"items": [selectors.turn_row(turn) for turn in turns], "next": turns[-1].index if len(turns) == query.limit else None}
 
 
-@router.get("/episodes/{uuid:episode_id}/tokens", response=TokensOut)
+@router.get("/episodes/{uuid:episode_id}/tokens", response=TokensOut, by_alias=True)
 def read_tokens(request: HttpRequest, episode_id: UUID, query: Query[TokenQuery]):
     """Tokens of a range with their channels."""
     try:

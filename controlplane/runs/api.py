@@ -9,13 +9,14 @@ from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from ninja import Body, Field, Query, Router, Schema, Status
+from pydantic import StrictBool
 
 from controlplane.accounts.selectors import team_for
 from controlplane.api.idempotency import idempotent
 from controlplane.api.pagination import Page, Paging
 from controlplane.api.problems import Problem
 from controlplane.api.rate_limit import limited
-from controlplane.api.schemas import Input
+from controlplane.api.schemas import Input, Whole
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.runs import selectors, services
 from controlplane.runs.forms.diff import MAX_COMPARED
@@ -30,6 +31,7 @@ from runner.contract.states import RunState
 router = Router(tags=["runs"])
 
 SHOWN_OF_ATTEMPTS = ("run_id", "number", "state", "phase", "contact_lost_at", "first_step", "running_at")
+MANY = 50
 SORTS = {"created": "created_at", "name": "name", "step": "step"}
 
 
@@ -150,17 +152,21 @@ class DifferencesOut(Schema):
 
 # ---------------------------------------------------------------- questions
 class RunQuery(Schema):
-    state: list[RunState] = []
+    state: list[RunState] = Field([], max_length=MANY)
     search: str = Field("", max_length=200, description="In name, experiment and tags, or the beginning of an id.")
     tag: str = Field("", max_length=60)
-    project: list[str] = []
-    owner: list[str] = []
-    method: list[str] = []
-    model: list[str] = []
-    environment: list[str] = []
-    experiment: list[str] = []
+    project: list[str] = Field([], max_length=MANY)
+    owner: list[str] = Field([], max_length=MANY)
+    method: list[str] = Field([], max_length=MANY)
+    model: list[str] = Field([], max_length=MANY)
+    environment: list[str] = Field([], max_length=MANY)
+    experiment: list[str] = Field([], max_length=MANY)
     archived: bool = False
     sort: Literal["created", "-created", "name", "-name", "step", "-step"] = "-created"
+
+
+class Compared(Schema):
+    ids: list[UUID] = Field(min_length=2, max_length=MAX_COMPARED)
 
 
 class Resume(Input):
@@ -172,15 +178,17 @@ class Clone(Input):
 
 
 class RunChange(Input):
-    archived: bool | None = None
-    priority: int | None = None
+    archived: StrictBool | None = None
+    priority: Whole | None = Field(None, ge=-1000, le=1000)
 
 
 # ---------------------------------------------------------------- launch
 Document = Body[dict[str, Any]]
+# The view takes any object, so that what is wrong with it is told in the words of the launch form.
+_DOCUMENT = {"requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/RunConfig"}}}}}
 
 
-@router.post("/runs", response={201: RunOut})
+@router.post("/runs", response={201: RunOut}, openapi_extra=_DOCUMENT)
 @idempotent
 @limited("launch")
 def launch(request: HttpRequest, document: Document, team: str | None = None):
@@ -194,7 +202,11 @@ def check(request: HttpRequest, document: Document, team: str | None = None):
     """Everything that would be refused, the resolved configuration if nothing is, and what the run would cost."""
     checked = check_launch(request.user, team_for(request.user, team), document, with_forecast=True)
     config = checked.config and checked.config.model_dump(mode="json")
-    return {"config": config, "config_hash": checked.config and checked.hash, **{name: getattr(checked, name) for name in ("errors", "warnings", "forecast")}}
+    return {
+        "config": config,
+        "config_hash": checked.config and checked.hash,
+        **{name: getattr(checked, name) for name in ("errors", "warnings", "forecast")},
+    }
 
 
 @router.post("/runs/{uuid:run_id}/clone", response={201: RunOut})
@@ -212,16 +224,17 @@ def clone(request: HttpRequest, run_id: UUID, body: Clone):
 def list_runs(request: HttpRequest, paging: Query[Paging], query: Query[RunQuery]):
     """The team's runs. Values of one filter are alternatives, filters narrow each other."""
     facets = {name: tuple(getattr(query, name)) for name in ("state", "project", "owner", "method", "model", "environment", "experiment")}
-    filters = RunFilters(query.search.strip(), query.tag, query.archived, query.sort, {name: values for name, values in facets.items() if values})
+    narrowed = {name: values for name, values in facets.items() if values}
+    filters = RunFilters(search=query.search.strip(), tag=query.tag, archived=query.archived, sort=query.sort, facets=narrowed)
     sign = "-" if query.sort.startswith("-") else ""
     page = paging.page(filters.restrict(_shown(request)), sign + SORTS[query.sort.lstrip("-")], f"{sign}id")
     return {**page, "items": [_with_state(run) for run in page["items"]]}
 
 
 @router.get("/runs/differences", response=DifferencesOut)
-def differences(request: HttpRequest, ids: Query[list[UUID]]):
+def differences(request: HttpRequest, query: Query[Compared]):
     """Two to ten runs, and only the fields of their configurations in which they are not all alike."""
-    wanted = list(dict.fromkeys(ids))
+    wanted = list(dict.fromkeys(query.ids))
     if not 2 <= len(wanted) <= MAX_COMPARED:
         raise Problem(422, "Invalid request", errors=[FieldError("/ids", f"name 2 to {MAX_COMPARED} different runs", len(wanted))])
     found = {run.pk: _with_state(run) for run in _shown(request, heavy=True).filter(pk__in=wanted)}

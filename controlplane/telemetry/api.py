@@ -1,6 +1,6 @@
 """REST: series by name, exact buckets, wall-clock samples, log lines, and every point as CSV."""
 
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 import numpy as np
@@ -78,7 +78,9 @@ class PointsOut(Schema):
 
 
 class SamplesOut(Schema):
-    series: dict[str, list[tuple[float, Number]]]
+    series: dict[str, list[Annotated[list[Number], Field(min_length=2, max_length=2)]]] = Field(
+        description="Pairs of Unix seconds and value."
+    )
 
 
 class LogLineOut(Schema):
@@ -110,7 +112,8 @@ class PointsQuery(Schema):
 
 
 class ExportQuery(Schema):
-    names: list[str] = Field([], max_length=2000)
+    # Django reads at most a thousand parameters.
+    names: list[str] = Field([], max_length=500)
 
 
 class SamplesQuery(Schema):
@@ -146,7 +149,7 @@ def _series(found: selectors.SeriesName) -> dict:
     return {"name": found.name, "axis": found.axis, "title": title, "unit": unit, "population": population, "last": last}
 
 
-@router.get("/runs/{uuid:run_id}/points", response=PointsOut)
+@router.get("/runs/{uuid:run_id}/points", response=PointsOut, by_alias=True)
 def read_points(request: HttpRequest, run_id: UUID, query: Query[PointsQuery]):
     """Exact buckets of several series; empty buckets are left out, unknown names have none."""
     run = _run(request, run_id)

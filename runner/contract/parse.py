@@ -69,7 +69,8 @@ def _refuse_constant(name: str):
 def upcast(document: dict) -> dict:
     """Bring a document of an older schema to the current one; a document without a version is current."""
     version = document.get("schema_version", SCHEMA_VERSION)
-    while version in UPCASTERS:
+    # Anything else, an unhashable object among it, is for validation to name.
+    while isinstance(version, int) and version in UPCASTERS:
         document = UPCASTERS[version](document)
         version = document["schema_version"]
     return document

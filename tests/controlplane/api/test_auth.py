@@ -84,7 +84,8 @@ def test_the_schema_is_openapi_3_1_and_knows_problems_and_both_ways_in(client, d
     assert set(schema["components"]["securitySchemes"]) == {"Bearer", "Session"}
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
-            assert "application/problem+json" in operation["responses"]["default"]["content"], (path, method)
+            for status in ("4XX", "503"):
+                assert "application/problem+json" in operation["responses"][status]["content"], (path, method)
             assert operation["security"], (path, method)
     identifiers = [operation["operationId"] for methods in schema["paths"].values() for operation in methods.values()]
     assert len(identifiers) == len(set(identifiers))

@@ -3,7 +3,6 @@
 A blob is whole and on disk before any row names it. The sweeper removes blobs that no row names once they are a day old.
 """
 
-import ctypes
 import fcntl
 import mmap
 import os
@@ -21,9 +20,6 @@ from runner.contract.canonical import digest
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PREFIXES = [f"{number:02x}" for number in range(256)]
 SWEEP_AFTER_S = 86_400.0
-# Above this, one syncfs is cheaper than an fsync each.
-FEW = 8
-LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class BlobMissing(LookupError):
@@ -49,10 +45,7 @@ def put(content: bytes) -> str:
 
 
 def put_many(blobs: dict[str, bytes]) -> None:
-    """Store each blob under its digest, which the caller has checked. All are durable on return.
-
-    A step's batch brings a thousand blobs of a few hundred bytes: they are written first and synced together.
-    """
+    """Store each blob under its digest, which the caller has checked. All are durable on return."""
     paths = {name: blob_path(name) for name in blobs}
     with ExitStack() as locks:
         for prefix in sorted({name[:2] for name in blobs}):
@@ -90,15 +83,10 @@ def _write_partial(path: Path, content: bytes) -> Path:
 
 
 def _sync(paths: list[Path]) -> None:
-    """Make files or folders durable: each by itself, or, when there are many, their whole file system at once."""
-    many = len(paths) > FEW and hasattr(LIBC, "syncfs")
-    for path in paths[:1] if many else paths:
+    for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            if not many:
-                os.fsync(descriptor)
-            elif LIBC.syncfs(descriptor):
-                raise OSError(ctypes.get_errno(), f"cannot sync the file system of {path}")
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

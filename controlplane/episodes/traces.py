@@ -8,6 +8,7 @@ import zstandard
 
 from controlplane import storage
 from controlplane.episodes.models import Episode
+from controlplane.telemetry import packs
 from runner.contract.episode import SAMPLED_COLUMNS, TRAINED_COLUMNS, InvalidTrace, Trace
 
 MAX_TOKENS = 50_000
@@ -36,21 +37,21 @@ def read_tokens(episode: Episode, first: int = 0, stop: int | None = None) -> To
     token_id, logprob, author and mask as sampled; learner_logprob, teacher_logprob, advantage, entropy and trained_mask once trained; text,
     one piece a token. Raises NoTrace.
     """
-    sampled = _open(episode.sampled)
+    sampled = _open(episode, episode.sampled)
     first = min(max(first, 0), sampled.tokens)
     stop = min(sampled.tokens if stop is None else max(stop, first), first + MAX_TOKENS)
     found = _read(sampled, first, stop)
     columns = {name: found.get(name) for name in SAMPLED_COLUMNS}
     columns |= _trained(episode, sampled.tokens, first, stop)
-    columns["text"] = _texts(episode.token_texts, sampled.tokens, first, stop)
+    columns["text"] = _texts(episode, sampled.tokens, first, stop)
     return Tokens(sampled.tokens, first, stop, columns)
 
 
-def _open(name: str) -> Trace:
+def _open(episode: Episode, name: str) -> Trace:
     if not name:
         raise NoTrace("no tokens were recorded for this episode")
     try:
-        return Trace.open(storage.open_blob(name))
+        return Trace.open(packs.open_blob(episode.run_id, name))
     except (storage.BlobMissing, InvalidTrace) as error:
         raise NoTrace(f"its tokens cannot be read: {error}") from None
 
@@ -66,17 +67,17 @@ def _trained(episode: Episode, total: int, first: int, stop: int) -> dict[str, n
     names = {name: TRAINED_NAMES.get(name, name) for name in TRAINED_COLUMNS}
     if not episode.trained:
         return dict.fromkeys(names.values())
-    trace = _open(episode.trained)
+    trace = _open(episode, episode.trained)
     if trace.tokens != total:
         raise NoTrace(f"its traces do not fit: {total} tokens were sampled, {trace.tokens} trained")
     found = _read(trace, first, stop)
     return {shown: found.get(name) for name, shown in names.items()}
 
 
-def _texts(name: str, total: int, first: int, stop: int) -> list[str] | None:
+def _texts(episode: Episode, total: int, first: int, stop: int) -> list[str] | None:
     """The pieces of text; None when there are none, or when the blob is not one piece a token."""
     try:
-        with zstandard.ZstdDecompressor().stream_reader(storage.open_blob(name)) as stream:
+        with zstandard.ZstdDecompressor().stream_reader(packs.open_blob(episode.run_id, episode.token_texts)) as stream:
             pieces = msgpack.unpackb(stream.read(MAX_TEXTS))
     except (storage.BlobMissing, zstandard.ZstdError, msgpack.exceptions.UnpackException, ValueError):
         return None

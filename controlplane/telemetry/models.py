@@ -90,6 +90,27 @@ class IngestBatch(models.Model):
         indexes = [models.Index(fields=["run", "seq"], name="batch_by_cursor")]
 
 
+class Pack(models.Model):
+    """A stored file that holds the small blobs of one batch. It lives as long as its run."""
+
+    run = models.ForeignKey("runs.Run", models.CASCADE, related_name="+")
+    name = models.CharField(max_length=64, db_index=True)
+
+
+class PackedBlob(models.Model):
+    """Where a blob of a run lies: bytes [first, first + length) of a pack. `digest` is the SHA-256 of its content.
+
+    Without foreign keys in the database, because each would cost a look-up per blob.
+    """
+
+    pk = models.CompositePrimaryKey("run_id", "digest")
+    run = models.ForeignKey("runs.Run", models.CASCADE, related_name="+", db_index=False, db_constraint=False)
+    digest = models.BinaryField(max_length=32)
+    pack = models.ForeignKey(Pack, models.CASCADE, related_name="blobs", db_index=False, db_constraint=False)
+    first = models.IntegerField()
+    length = models.IntegerField()
+
+
 class LogLine(models.Model):
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="+")
     attempt = models.SmallIntegerField()

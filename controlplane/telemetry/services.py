@@ -7,10 +7,10 @@ import numpy as np
 from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef
 
-from controlplane import storage
 from controlplane.episodes.services import record_events
 from controlplane.evals.services import record_evaluation
 from controlplane.runs.models import Attempt, Run, RunEvent
+from controlplane.telemetry import packs
 from controlplane.telemetry.live import notify_run, notify_runs
 from controlplane.telemetry.models import IngestBatch
 from controlplane.telemetry.points import write_points, write_samples
@@ -87,12 +87,12 @@ def accept_batch(attempt: Attempt, batch: Batch) -> Receipt:
     3. A batch that is known already gets the answer it got the first time.
     4. Everything else is written, and the pages are told on commit.
     """
-    storage.put_many(batch.blobs)
+    placed = packs.put(batch.blobs)
     with transaction.atomic():
         newer = Attempt.objects.filter(run=OuterRef("pk"), number__gt=attempt.number)
         locked = Run.objects.select_for_update(no_key=True).only("seq", "step", "latest").annotate(superseded=Exists(newer))
         run = locked.get(pk=attempt.run_id)
-        return _known(attempt, batch) or _write(run, attempt, batch)
+        return _known(attempt, batch) or _write(run, attempt, batch, placed)
 
 
 def _known(attempt: Attempt, batch: Batch) -> Receipt | None:
@@ -117,8 +117,9 @@ class _Touched:
         return {name: value for name, value in vars(self).items() if value}
 
 
-def _write(run: Run, attempt: Attempt, batch: Batch) -> Receipt:
+def _write(run: Run, attempt: Attempt, batch: Batch, placed: packs.Placed | None) -> Receipt:
     run.seq += 1
+    packs.record(run.pk, placed)
     written = write_points(run.pk, attempt.number, batch.points)
     accepted = len(written.inserted)
     touched = _Touched(

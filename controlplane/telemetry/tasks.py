@@ -10,18 +10,26 @@ from django.utils import timezone
 
 from controlplane import storage
 from controlplane.banks.imports import SECRETS
-from controlplane.banks.models import BankVersion
+from controlplane.banks.models import BankFile, BankVersion
 from controlplane.cluster.models import GrantState
 from controlplane.env import CHECKOUT
 from controlplane.episodes.models import Episode
 from controlplane.runs.attempt_auth import LATE_DATA
 from controlplane.runs.models import Attempt
 from controlplane.runs.paths import attempt_folder
+from controlplane.telemetry.models import Pack
 
 REPLAY_S = 240
 LOOK_FOR_LEFTOVERS_S = 60.0
 
-_NAMED_BY = ((Episode, "sampled"), (Episode, "trained"), (Episode, "token_texts"), (BankVersion, "blob"))
+_NAMED_BY = (
+    (Pack, "name"),
+    (Episode, "sampled"),
+    (Episode, "trained"),
+    (Episode, "token_texts"),
+    (BankVersion, "blob"),
+    (BankFile, "digest"),
+)
 
 
 @shared_task

@@ -93,6 +93,7 @@ def test_no_more_than_the_limit_is_sent():
         ),
     ],
 )
+@pytest.mark.django_db
 def test_it_says_why_there_are_none(episode, reason):
     with pytest.raises(NoTrace, match=reason):
         read_tokens(episode())

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import uuid
 from datetime import timedelta
 
 import msgpack
@@ -13,8 +14,8 @@ from django.utils import timezone
 
 from controlplane import storage
 from controlplane.runs.models import RunEvent
-from controlplane.telemetry import services, views
-from controlplane.telemetry.models import IngestBatch, LogLine, Point, Rollup, Series, WallSample
+from controlplane.telemetry import packs, services, views
+from controlplane.telemetry.models import IngestBatch, LogLine, Pack, PackedBlob, Point, Rollup, Series, WallSample
 from runner.contract.canonical import digest
 from runner.contract.events import encode_batch
 from runner.contract.states import AttemptState
@@ -130,9 +131,26 @@ def test_run_events_are_appended_and_states_cannot_be_forged(client, run, attemp
     assert (forged.kind, forged.data) == ("note", {"kind": "run_state", "to": "succeeded"})
 
 
-def test_blobs_are_stored_by_their_digest(client, attempt):
-    deliver(client, attempt, make_batch(0, blobs={digest(b"trace"): b"trace"}))
-    assert storage.read(digest(b"trace")) == b"trace"
+def test_the_small_blobs_of_a_batch_lie_in_one_file_and_are_found_by_their_digest(client, run, attempt, settings, tmp_path):
+    settings.ASSAY_STORAGE = tmp_path
+    large, small = bytes(packs.LARGEST_PACKED + 1), [b"trace", b"", b"texts"]
+    deliver(client, attempt, make_batch(0, blobs={digest(blob): blob for blob in [large, *small]}))
+    deliver(client, attempt, make_batch(1, blobs={digest(blob): blob for blob in [b"other", b"trace"]}))
+    assert [bytes(packs.open_blob(run.pk, digest(blob))) for blob in [*small, b"other"]] == [*small, b"other"]
+    assert storage.read(digest(large)) == large
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 3
+    with pytest.raises(storage.BlobMissing):
+        packs.open_blob(run.pk, digest(b"never sent"))
+    with pytest.raises(storage.BlobMissing):
+        packs.open_blob(uuid.uuid4(), digest(b"trace"))
+
+
+def test_a_batch_that_comes_again_stores_no_second_file(client, attempt, settings, tmp_path):
+    settings.ASSAY_STORAGE = tmp_path
+    for _ in range(2):
+        deliver(client, attempt, make_batch(0, blobs={digest(b"trace"): b"trace"}))
+    assert Pack.objects.count() == PackedBlob.objects.count() == 1
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
 
 
 def test_headline_metrics_reach_the_run(client, run, attempt):

@@ -13,6 +13,7 @@ from controlplane.cluster.models import Grant
 from controlplane.episodes.models import Episode
 from controlplane.runs.paths import attempt_folder
 from controlplane.telemetry import tasks
+from controlplane.telemetry.models import Pack
 from tests.controlplane.factories import make_attempt
 
 pytestmark = pytest.mark.django_db
@@ -31,9 +32,11 @@ def test_named_blobs_stay_and_the_rest_goes(run, team):
     BankVersion.objects.create(
         bank=Bank.objects.create(team=team, slug="quiz", name="Quiz", environment="quiz"), number=1, digest="d", blob=bank, size=4
     )
+    pack = old(b"pack")
+    Pack.objects.create(run=run, name=pack)
     orphan = old(b"orphan")
     assert sum(storage.sweep(prefix, tasks.named_blobs) for prefix in storage.PREFIXES) == 1
-    assert all(storage.exists(name) for name in [*named.values(), bank]) and not storage.exists(orphan)
+    assert all(storage.exists(name) for name in [*named.values(), bank, pack]) and not storage.exists(orphan)
 
 
 def test_every_folder_has_its_minute(monkeypatch):

@@ -32,11 +32,11 @@ CACHE_BLOCK = 64
 class _InPlaceLayer(DynamicLayer):
     """One layer's keys and values [B, H, S, D] in a buffer with room: appending copies no past token."""
 
-    def __init__(self, keys: Tensor, values: Tensor):
+    def __init__(self, keys: Tensor, values: Tensor, room: int):
         super().__init__()
         self.lazy_initialization(keys, values)
         self._length = keys.shape[-2]
-        self._buffers = [_with_room(keys), _with_room(values)]
+        self._buffers = [_with_room(keys, room), _with_room(values, room)]
         self._expose()
 
     def _expose(self) -> None:
@@ -45,7 +45,7 @@ class _InPlaceLayer(DynamicLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         end = self._length + key_states.shape[-2]
         if end > self._buffers[0].shape[-2]:
-            self._buffers = [_with_room(self.keys), _with_room(self.values)]
+            self._buffers = [_with_room(self.keys, CACHE_BLOCK), _with_room(self.values, CACHE_BLOCK)]
         for buffer, states in zip(self._buffers, (key_states, value_states)):
             buffer[..., self._length : end, :] = states
         self._length = end
@@ -57,8 +57,8 @@ class _InPlaceLayer(DynamicLayer):
         self._expose()
 
 
-def _with_room(states: Tensor) -> Tensor:
-    return torch.cat([states, states.new_empty(*states.shape[:-2], CACHE_BLOCK, states.shape[-1])], -2)
+def _with_room(states: Tensor, room: int) -> Tensor:
+    return torch.cat([states, states.new_empty(*states.shape[:-2], room, states.shape[-1])], -2)
 
 
 @dataclass
@@ -168,7 +168,8 @@ class TransformersPolicy:
                     states[kind][number] = piece.transpose(0, 1)
         expand = torch.tensor([unique[prompt] for prompt in prompts], device=self.device)
         padded = [pad_sequence(pieces, batch_first=True).transpose(1, 2)[expand] for pieces in states]
-        cache = Cache(layers=[_InPlaceLayer(keys, values) for keys, values in zip(padded[::2], padded[1::2])])
+        room = min(longest, CACHE_BLOCK)
+        cache = Cache(layers=[_InPlaceLayer(keys, values, room) for keys, values in zip(padded[::2], padded[1::2])])
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         columns = torch.arange(int(lengths.max()) + longest, device=self.device)
         visible = (columns < lengths[:, None]) | (columns >= lengths.max())

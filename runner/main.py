@@ -33,7 +33,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # What a SIGTERM leaves for finishing the step and saving; the control plane names its own grace in the heartbeat.
 TERM_GRACE_SECONDS = 30.0
 # The last evaluation is megabytes, and a busy control plane takes its time; what is undelivered then waits for a replay.
-DELIVERY_SECONDS = 60.0
+DELIVERY_SECONDS = 180.0
 
 
 def main(argv: list[str] | None = None) -> int:

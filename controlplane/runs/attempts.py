@@ -25,8 +25,8 @@ from runner.contract.states import AttemptState, RunState
 logger = logging.getLogger(__name__)
 
 EXIT_GRACE_S = 20.0
-# More than the minute a driver takes at most (runner.main.DELIVERY_SECONDS).
-DELIVERY_S = 90.0
+# More than the three minutes a driver takes at most (runner.main.DELIVERY_SECONDS).
+DELIVERY_S = 210.0
 MAX_EXIT_RECORD = 1 << 20
 
 

@@ -42,7 +42,7 @@ _SAMPLE = {
         },
         {
             "type": "grpo",
-            "steps": 120,
+            "steps": 60,
             "batch_size": 512,
             "group_size": 8,
             "optimizer": {"learning_rate": 5e-4, "beta2": 0.95, "warmup_steps": 5, "schedule": "linear"},

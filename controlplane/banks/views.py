@@ -11,12 +11,14 @@ from controlplane.accounts.selectors import team_for
 from controlplane.api.pagination import Paging
 from controlplane.api.problems import Problem
 from controlplane.banks import imports, selectors
-from controlplane.banks.models import Bank, BankImport, BankVersion, ImportState
+from controlplane.banks.models import Bank, BankImport, BankVersion, ImportState, Task
+from controlplane.banks.repair_views import anchors_context
 
 IMPORTS_SHOWN = 10
 ROWS = 50
 FACETS = ("split", "domain", "level", "family", "flag")
 MATRIX = (("domains", "Domain"), ("levels", "Level"), ("families", "Family"))
+REPAIR_TABLES = (("env", "Code"), ("category", "Category"), ("family", "Family"), ("tier", "Tier"), ("tree", "Tree"))
 UNFINISHED = (ImportState.QUEUED, ImportState.RUNNING)
 
 
@@ -37,6 +39,7 @@ def banks(request: HttpRequest) -> HttpResponse:
         "imports": selectors.imports(request.user)[:IMPORTS_SHOWN],
         "may_import": may(request.user, team, "bank.import"),
         "may_path": may(request.user, team, "bank.import-path"),
+        "archives": ",".join(imports.FILE_KINDS["harbor"]),
         "wrong": wrong,
         "typed": request.POST,
     }
@@ -48,12 +51,14 @@ def _start(request: HttpRequest) -> BankImport:
     return imports.start_import(
         request.user,
         team_for(request.user, request.GET.get("team")),
-        "sciknoweval",
+        given.get("environment", "sciknoweval"),
         given.get("source", "upload"),
         location=upload.name if upload else given.get("location", "").strip(),
         slug=given.get("bank", "").strip(),
         split_column=given.get("split_column", "split"),
         upload=upload,
+        ref=given.get("ref", "").strip(),
+        is_sparse=given.get("compile") == "on",
     )
 
 
@@ -89,18 +94,34 @@ def bank(request: HttpRequest, slug: str, number: int | None = None) -> HttpResp
         "bank": found,
         "versions": versions,
         "version": version,
-        "rows": page["items"],
+        "rows": [_with_findings(task) for task in page["items"]],
         "next": page["next"],
         "total": matching.count(),
         "wanted": wanted,
     }
+    if repair := version.counts.get("repair"):
+        context |= {"repair": repair, "tables": _tables(repair), **anchors_context(request, version)}
     return render(request, "banks/bank.html", context | {"splits": _splits(version), "choices": _choices(version)})
+
+
+def _with_findings(task: Task) -> Task:
+    task.findings = [selectors.finding(item["code"], item["detail"]) for item in task.payload.get("findings", [])]
+    return task
+
+
+def _tables(repair: dict) -> list[tuple[str, dict]]:
+    """What a bank of repair tasks is counted by, as (title, {value: tasks})."""
+    return [(title, repair["counts"][name]) for name, title in REPAIR_TABLES]
 
 
 def _splits(version: BankVersion) -> list[dict]:
     """Each split with its baselines and its counts by domain, level and family."""
     splits = version.counts.get("splits", {})
-    return [{"name": name, **split, "tables": [(title, split.get(key, {})) for key, title in MATRIX]} for name, split in splits.items()]
+    return [{"name": name, **split, "tables": [(title, _largest_first(split.get(key, {}))) for key, title in MATRIX]} for name, split in splits.items()]
+
+
+def _largest_first(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _choices(version: BankVersion) -> dict[str, list[str]]:
@@ -109,4 +130,5 @@ def _choices(version: BankVersion) -> dict[str, list[str]]:
     offered = {"split": list(splits)}
     for plural, name in (("domains", "domain"), ("levels", "level"), ("families", "family")):
         offered[name] = sorted({value for split in splits.values() for value in split.get(plural, {}) if value})
+    offered["flag"] = [item["code"] for item in version.counts.get("repair", {}).get("findings", [])]
     return offered

@@ -8,7 +8,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.accounts.choices import Role
 from controlplane.cluster import selectors, services
-from controlplane.cluster.models import Node
+from controlplane.cluster.models import Node, NodeState
 from controlplane.runs.models import Run
 from runner.contract.states import RunState
 
@@ -24,10 +24,15 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "queue": _queue(request.user),
         "others_waiting": Run.objects.filter(state=RunState.QUEUED).exclude(project__team__in=mine).count(),
         "quarantined": [(grant, grant.attempt.run.project.team_id in mine) for grant in selectors.quarantined()],
-        "total": {"cpus": sum(card["node"].cpus for card in nodes), "gpus": sum(card["node"].gpus for card in nodes)},
+        "total": _total([card["node"] for card in nodes if card["node"].state != NodeState.GONE]),
         "may_cordon": request.user.memberships.filter(role=Role.ADMIN).exists(),
     }
     return render(request, "cluster/_content.html" if request.headers.get("HX-Request") else "cluster/cluster.html", context)
+
+
+def _total(nodes: list[Node]) -> dict:
+    """What the machines that are there have, cordoned ones included."""
+    return {"cpus": sum(node.cpus for node in nodes), "gpus": sum(node.gpus for node in nodes)}
 
 
 def _queue(user):

@@ -46,7 +46,7 @@ NAV = (
     NavItem("Launch", "launch", "launch", "g l", frozenset({"launch"})),
     NavItem("Compare", "compare", "compare", "g m", frozenset({"compare"})),
     NavItem("Task banks", "banks", "bank", "g t", frozenset({"banks", "bank", "bank-import"})),
-    NavItem("Cluster", "cluster", "cluster", "g k", frozenset({"cluster"})),
+    NavItem("Cluster", "cluster", "cluster", "g n", frozenset({"cluster"})),
 )
 
 

@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+# A theme changes colours and nothing else.
+OF_COLOUR = ["color-contrast", "link-in-text-block"]
 MOST_SHIFT = 0.02
 OBSERVE_SHIFT = """
 window.shifted = 0;
@@ -26,11 +28,11 @@ WIDER = """() => [...document.querySelectorAll("body *")]
   .map((element) => `${element.tagName}.${element.className} to ${Math.round(element.getBoundingClientRect().right)}`).slice(0, 5)"""
 
 
-def findings(page: Page) -> list[str]:
-    """Serious and critical findings of axe on the page as it stands."""
+def findings(page: Page, only: dict) -> list[str]:
+    """Serious and critical findings of axe on the page as it stands; `only` names tags or rules."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE)
-    result = page.evaluate("tags => axe.run(document, { runOnly: tags, resultTypes: ['violations'] })", TAGS)
+    result = page.evaluate("only => axe.run(document, { runOnly: only, resultTypes: ['violations'] })", only)
     return [
         f"{found['impact']} {found['id']}: {node['target']} {node['html'][:160]} {node['failureSummary']}"
         for found in result["violations"]
@@ -43,14 +45,11 @@ def findings(page: Page) -> list[str]:
 def test_axe_has_nothing_serious_to_say(view: View, open_as, site, album):
     page = open_as(view.who)
     view.show(page, site.world)
-    found = {scheme: _in(page, scheme) for scheme in ("light", "dark")}
+    light = findings(page, {"type": "tag", "values": TAGS})
+    page.emulate_media(color_scheme="dark")
+    dark = findings(page, {"type": "rule", "values": OF_COLOUR})
     album.take(page, view.name)
-    assert found == {"light": [], "dark": []}
-
-
-def _in(page: Page, scheme: str) -> list[str]:
-    page.emulate_media(color_scheme=scheme)
-    return findings(page)
+    assert (light, dark) == ([], [])
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=[view.name for view in VIEWS])
@@ -70,3 +69,54 @@ def test_a_page_stays_where_it_was_drawn(name, size, open_as, site):
     page.add_init_script(OBSERVE_SHIFT)
     view.show(page, site.world)
     assert page.evaluate("window.shifted") < MOST_SHIFT
+
+
+def test_reduced_motion_stands_still(open_as, site):
+    page = open_as("olga")
+    page.emulate_media(reduced_motion="no-preference")
+    page.goto("/runs?state=active")
+    assert page.evaluate("document.getAnimations().length") > 0, "a run that lives pulses"
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate("document.getAnimations().length") == 0
+
+
+def test_news_are_announced_at_most_once_in_ten_seconds(open_as, site):
+    page = open_as("olga")
+    page.clock.install()
+    page.goto("/runs")
+    page.evaluate("async () => { window.announce = (await import('assay/announce.js')).announce; }")
+    page.evaluate(
+        "window.said = []; new MutationObserver(() => said.push(document.querySelector('[data-announce]').textContent)).observe(document.querySelector('[data-announce]'), { childList: true })"
+    )
+    for second in range(25):
+        page.evaluate("second => announce(`news ${second}`)", second)
+        page.clock.run_for(1000)
+    assert page.evaluate("said.length") == 3, page.evaluate("said")
+    assert page.evaluate("said")[0] == "news 0"
+
+
+def test_no_region_is_live_but_the_two_that_are_meant(open_as, site):
+    """What changes by itself is announced through one throttled region; toasts are answers to what somebody did."""
+    page = open_as("olga")
+    for path in (
+        "/runs",
+        "/launch?preset=sample",
+        f"/runs/{site.world.runs['active']}",
+        f"/runs/{site.world.runs['full']}/logs",
+        "/cluster",
+    ):
+        page.goto(path)
+        live = page.locator('[role="status"], [role="alert"], [aria-live="polite"], [aria-live="assertive"]')
+        assert live.evaluate_all("found => found.map((element) => 'announce' in element.dataset || 'toasts' in element.dataset)") == [
+            True,
+            True,
+        ]
+
+
+def test_every_chart_has_its_numbers_in_a_table(open_as, site):
+    page = open_as("olga")
+    page.goto(f"/runs/{site.world.runs['full']}")
+    page.locator("figure[data-state=drawn] [data-table]").first.click()
+    table = page.locator("[data-twin] table").first
+    assert table.locator("tbody tr").count() == 60
+    assert table.locator("thead th").all_inner_texts()[0] == "Step"

@@ -32,9 +32,8 @@ def at(path: str) -> Callable[[SimpleNamespace], str]:
 
 def drawn(page: Page) -> None:
     expect(page.locator("figure[data-state=drawn]").first).to_be_visible()
-    page.wait_for_function(
-        "[...document.querySelectorAll('figure[data-lines]')].slice(0, 6).every((figure) => figure.dataset.state !== 'waiting')"
-    )
+    for figure in page.locator("figure[data-lines]").all()[:2]:
+        expect(figure).not_to_have_attribute("data-state", "waiting")
 
 
 def press(keys: str, shown: str) -> Callable[[Page], None]:
@@ -65,17 +64,21 @@ def with_errors(page: Page) -> None:
     expect(page.locator("#rail-verdict")).to_contain_text("to correct")
 
 
-def every_stage(page: Page) -> None:
+def every_choice(page: Page) -> None:
     """Each variant of each union once, with everything shown."""
     page.get_by_label("Advanced settings").check()
-    for button in ("Add sft stage", "Add grpo stage"):
-        page.get_by_role("button", name=button).click()
+    for kind in ("sft", "grpo"):
+        page.get_by_role("button", name=f"Add {kind} stage").click()
         page.wait_for_load_state("networkidle")
-    for name, values in {"/model/source/type": ("folder", "hub"), "/stages/1/loss/type": None, "/evaluation/type": ("none",)}.items():
+    unions = page.locator('#launch-fields select[name$="/type"]')
+    for name in unions.evaluate_all("selects => selects.map((select) => select.name)"):
         select = page.locator(f'select[name="{name}"]')
-        for value in values or select.locator("option").evaluate_all("options => options.map((option) => option.value)"):
+        chosen = select.input_value()
+        for value in select.locator("option").evaluate_all("options => options.map((option) => option.value)"):
             select.select_option(value)
             page.wait_for_load_state("networkidle")
+        select.select_option(chosen)
+        page.wait_for_load_state("networkidle")
 
 
 def lost(page: Page) -> None:
@@ -83,6 +86,12 @@ def lost(page: Page) -> None:
     page.route_web_socket("**/ws/live", lambda socket: socket.close())
     page.reload()
     expect(page.locator("[data-live-banner]")).to_be_visible()
+
+
+def save_view(page: Page) -> None:
+    page.locator("#views summary").click()
+    page.locator("[data-save-view]").click()
+    expect(page.locator("#save-view")).to_be_visible()
 
 
 def tokens_read(page: Page) -> None:
@@ -97,13 +106,16 @@ VIEWS = [
     View("runs", at("/runs")),
     View("runs-picked", at("/runs?selected={runs[full]},{runs[parent]}")),
     View("runs-none-match", at("/runs?q=nothing+is+called+this")),
+    View("runs-folded", at("/runs?group=seed")),
+    View("runs-views", at("/runs"), arrange=click("#views summary", "[data-save-view]")),
+    View("runs-save-view", at("/runs?state=failed"), arrange=save_view),
     View("runs-empty", at("/runs"), "nora"),
     View("runs-viewer", at("/runs"), "vera"),
     View("keys", at("/runs"), arrange=press("?", "#keys")),
     View("launch-sample", at("/launch?preset=sample")),
     View("launch-sciknoweval", at("/launch?preset=sciknoweval-smollm2")),
     View("launch-published", at("/launch?preset=sciknoweval-qwen3-8b")),
-    View("launch-every-choice", at("/launch?preset=sample"), arrange=every_stage),
+    View("launch-every-choice", at("/launch?preset=sample"), arrange=every_choice),
     View("launch-errors", at("/launch?preset=sample"), arrange=with_errors),
     View("launch-blank", at("/launch"), "nora"),
     View("launch-clone", at("/launch?clone={runs[full]}")),

@@ -106,15 +106,25 @@ function onRequest(event) {
   for (const name of Object.keys(parameters)) if (parameters[name] === "") delete parameters[name];
 }
 
+/** What scrolls must be reached by the keyboard, and what does not scroll must not be in its way. */
+function markScrollers() {
+  for (const box of document.querySelectorAll(".table-wrap, pre")) {
+    const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
+    if (scrolls && !box.hasAttribute("tabindex")) box.setAttribute("tabindex", "0");
+    else if (!scrolls && box.getAttribute("tabindex") === "0") box.removeAttribute("tabindex");
+  }
+}
+
 document.addEventListener("click", onClick);
 document.addEventListener("submit", onSubmit);
 document.addEventListener("change", onChange);
 document.addEventListener("htmx:configRequest", onRequest);
 document.addEventListener("htmx:responseError", onRequestFailed);
 document.addEventListener("htmx:sendError", onRequestFailed);
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") document.querySelector("details.menu[open]")?.removeAttribute("open");
-});
 setInterval(refreshAges, 20_000);
+addEventListener("resize", markScrollers);
+document.addEventListener("htmx:afterSettle", markScrollers);
+document.addEventListener("toggle", markScrollers, true);
+markScrollers();
 startToasts();
 startKeys();

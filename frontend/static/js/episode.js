@@ -1,7 +1,9 @@
 /** One episode: its tabs, and a reload of what changed while it runs. The token view is fetched when it is first opened. */
 
 import { live } from "assay/live.js";
+import { bind } from "assay/keys.js";
 import { openTokens } from "assay/tokens.js";
+import { showPin, startTurns } from "assay/turns.js";
 
 const page = /** @type {HTMLElement} */ (document.querySelector("[data-episode]"));
 const identifier = page.dataset.episode ?? "";
@@ -32,8 +34,25 @@ async function reread() {
     const now = document.querySelector(selector), next = text.querySelector(selector);
     if (now && next && now.innerHTML !== next.innerHTML) now.replaceWith(next);
   }
+  showPin(identifier);
+  if (following) toEnd();
 }
 
-window.addEventListener("hashchange", showTab);
+let following = false;
+const toEnd = () => document.querySelector("#turns > .turn:last-child")?.scrollIntoView({ block: "end" });
+
+/** Following sticks to the newest turn until the reader scrolls up. */
+function follow() {
+  following = !following;
+  if (following) toEnd();
+}
+
+window.addEventListener("hashchange", () => {
+  showTab();
+  if (location.hash === "#tokens") /** @type {HTMLElement | null} */ (page.querySelector("[data-tokens]"))?.focus({ preventScroll: true });
+});
+window.addEventListener("wheel", (event) => (following &&= event.deltaY >= 0), { passive: true });
 showTab();
+startTurns(identifier);
+if (page.dataset.live) bind("f", "Follow the newest turn", "Episode", follow);
 if (page.dataset.live) live.subscribe({ topic: "episode", episode: identifier }, { changed: reread, poll: reread });

@@ -1,5 +1,6 @@
 /** The episodes tab: says how many episodes arrived since the list was read; the reader decides when to read it again. */
 
+import { announce } from "assay/announce.js";
 import { startTable } from "assay/table.js";
 import { live } from "assay/live.js";
 import { onRunFrame } from "assay/run.js";
@@ -13,6 +14,7 @@ function showFresh() {
   if (!button) return;
   button.hidden = fresh.size === 0;
   button.textContent = `Show ${fresh.size} new or changed`;
+  if (fresh.size) announce(`${fresh.size} episodes are new or changed; press r to show them`);
 }
 
 startTable();

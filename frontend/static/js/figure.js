@@ -37,7 +37,7 @@ function legendItem(line) {
   item.type = "button";
   item.className = `legend-item c${line.colour % 10}`;
   item.dataset.line = `${line.run} ${line.name}`;
-  item.title = line.name;
+  item.title = line.label === line.name ? line.name : `${line.label}: ${line.name}`;
   const swatch = document.createElement("span");
   swatch.className = "swatch";
   const label = document.createElement("span");

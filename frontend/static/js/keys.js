@@ -1,4 +1,7 @@
-/** Keyboard shortcuts. A shortcut is an element with `data-key`, which it clicks or focuses, or a binding made by a module. */
+/**
+ * Keyboard shortcuts. A shortcut is an element with `data-key`, which it clicks or focuses, or a binding made by a module.
+ * `data-key="2|g e"`: either will do.
+ */
 
 const PATIENCE = 900;
 
@@ -27,7 +30,8 @@ function current() {
   const all = new Map(bindings);
   for (const element of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-key]"))) {
     const { key = "", keyLabel = "", keyGroup = "This page" } = element.dataset;
-    if (element.offsetParent !== null) all.set(key, { keys: key, label: keyLabel, group: keyGroup, run: () => activate(element) });
+    if (element.offsetParent === null) continue;
+    for (const keys of key.split("|")) all.set(keys, { keys, label: keyLabel, group: keyGroup, run: () => activate(element) });
   }
   return all;
 }
@@ -44,6 +48,8 @@ function onKey(event) {
     if (event.key === "Escape") /** @type {HTMLElement} */ (event.target).blur();
     return;
   }
+  // What has the focus answers to Enter itself.
+  if (event.key === "Enter" && event.target instanceof Element && event.target.closest("a[href], button, summary, input")) return;
   const all = current();
   const typed = pending ? `${pending} ${event.key}` : event.key;
   const binding = all.get(typed) ?? all.get(event.key);
@@ -65,8 +71,8 @@ function row(binding) {
   label.textContent = binding.label;
   const keys = document.createElement("span");
   for (const key of binding.keys.split(" ")) {
-    const cap = document.createElement("kbd");
-    cap.textContent = key;
+    const cap = document.createElement(key === "|" ? "span" : "kbd");
+    cap.textContent = key === "|" ? "or" : key;
     keys.append(cap, " ");
   }
   line.append(label, keys);
@@ -77,7 +83,12 @@ function openSheet() {
   const dialog = /** @type {HTMLDialogElement} */ (document.getElementById("keys"));
   /** @type {Map<string, Binding[]>} */
   const groups = new Map();
-  for (const binding of current().values()) groups.set(binding.group, [...(groups.get(binding.group) ?? []), binding]);
+  for (const binding of current().values()) {
+    const members = groups.get(binding.group) ?? [];
+    const same = members.find((other) => other.label === binding.label);
+    if (same) same.keys += ` | ${binding.keys}`;
+    else groups.set(binding.group, [...members, { ...binding }]);
+  }
   const sections = [...groups].map(([name, members]) => {
     const section = document.createElement("section");
     const title = document.createElement("h3");
@@ -89,8 +100,17 @@ function openSheet() {
   dialog.showModal();
 }
 
+/** An open menu closes; else the last link of the breadcrumb is where this page came from. */
+function goUp() {
+  const menu = document.querySelector("details.menu[open]");
+  if (menu) return menu.removeAttribute("open");
+  const above = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".crumbs a"));
+  above[above.length - 1]?.click();
+}
+
 export function startKeys() {
   bind("?", "Show this sheet", "Everywhere", openSheet);
+  bind("Escape", "Back to the page above", "Everywhere", goUp);
   document.addEventListener("keydown", onKey);
   document.addEventListener("click", (event) => {
     if (/** @type {HTMLElement} */ (event.target).closest("[data-keys-open]")) openSheet();

@@ -1,5 +1,7 @@
 /** The launch page: ask the server to check while the form is filled in, and show each problem at its field. */
 
+import { announce } from "assay/announce.js";
+
 const form = /** @type {HTMLFormElement} */ (document.getElementById("launch-form"));
 const fields = /** @type {HTMLElement} */ (document.getElementById("launch-fields"));
 const text = /** @type {HTMLElement} */ (document.getElementById("launch-text"));
@@ -9,6 +11,13 @@ let timer = 0;
 function askForCheck() {
   clearTimeout(timer);
   timer = window.setTimeout(() => document.body.dispatchEvent(new CustomEvent("assay:check")), QUIET_MS);
+}
+
+let verdict = "";
+function announceVerdict() {
+  const now = document.getElementById("rail-verdict")?.textContent?.trim() ?? "";
+  if (now !== verdict) announce(now);
+  verdict = now;
 }
 
 /** Writes the server's findings beside the fields they name, or beside the nearest field above. */
@@ -45,9 +54,7 @@ function openDoor(button) {
   fields.hidden = !isForm;
   text.hidden = isForm;
   for (const other of form.querySelectorAll("[data-door]")) {
-    const chosen = String(other === button);
-    other.setAttribute("aria-selected", chosen);
-    other.setAttribute("aria-pressed", chosen);
+    other.setAttribute("aria-selected", String(other === button));
   }
 }
 
@@ -76,6 +83,8 @@ form.addEventListener("submit", () => {
 window.addEventListener("pageshow", () => (/** @type {HTMLButtonElement} */ (document.querySelector("[data-launch]")).disabled = false));
 document.addEventListener("click", onClick);
 document.addEventListener("htmx:afterSwap", (event) => {
-  if (/** @type {HTMLElement} */ (event.target).id === "launch-rail") showProblems();
-  else if (fields.contains(/** @type {HTMLElement} */ (event.target))) askForCheck();
+  if (/** @type {HTMLElement} */ (event.target).id === "launch-rail") {
+    showProblems();
+    announceVerdict();
+  } else if (fields.contains(/** @type {HTMLElement} */ (event.target))) askForCheck();
 });

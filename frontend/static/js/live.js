@@ -1,3 +1,5 @@
+import { announce } from "assay/announce.js";
+
 /**
  * The page's one socket. A subscription names a topic; the server answers with frames (runs, from a cursor) or with `changed`
  * (lists, to be re-read). When the socket is lost the page says so, counts down to the next try, and polls meanwhile.
@@ -142,6 +144,7 @@ function showLost(seconds) {
   document.documentElement.dataset.connection = seconds === null ? "live" : "lost";
   const banner = /** @type {HTMLElement | null} */ (document.querySelector("[data-live-banner]"));
   if (!banner) return;
+  if (banner.hidden !== (seconds === null)) announce(seconds === null ? "The live connection is back" : "The live connection is lost; the page polls");
   banner.hidden = seconds === null;
   const words = banner.querySelector("span");
   if (words) words.textContent = `The live connection is lost. This page reads every ${POLL_EVERY / 1000} s meanwhile; next try in ${seconds} s.`;

@@ -1,5 +1,7 @@
 /** Any tab of a run: keeps the header true, and shows one of several panels. */
 
+import { announce } from "assay/announce.js";
+
 /** @param {number | null | undefined} seconds @returns {string} in the words of the server's `duration` filter */
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
@@ -35,7 +37,10 @@ export function onRunFrame(frame) {
     patch("progress", (element) => (element.value = state.step));
     patch("eta", (element) => (element.textContent = duration(state.eta_s)));
     const now = [state.state, state.waiting, state.attempt, state.contact_lost, state.reason].join("|");
-    if (shown !== null && now !== shown) refreshHeader();
+    if (shown !== null && now !== shown) {
+      refreshHeader();
+      announce(`The run is ${state.state} at step ${state.step}${state.waiting ? `: ${state.waiting}` : ""}`);
+    }
     shown = now;
   }
   if (frame.events?.length) refreshHeader();

@@ -1,5 +1,6 @@
 /** The live list of runs: changed rows are patched in place and never move; a pill offers to re-read the order. */
 
+import { announce } from "assay/announce.js";
 import { live } from "assay/live.js";
 import { select, selection, showSelection, startTable } from "assay/table.js";
 
@@ -56,6 +57,7 @@ function showUpdates() {
   if (!pill) return;
   pill.hidden = !unseen.size;
   pill.textContent = `${unseen.size} update${unseen.size === 1 ? "" : "s"}: show`;
+  if (unseen.size) announce(`${unseen.size} runs changed that are not in this list`);
 }
 
 /** @param {CustomEvent<string[]>} event */

@@ -99,10 +99,13 @@ class TokenView {
 
   /** @param {KeyboardEvent} event */
   onKey(event) {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!by) return;
+    const last = this.shown.length - 1;
+    const next = { ArrowRight: this.current + 1, ArrowLeft: this.current - 1, Home: 0, End: last }[event.key];
+    if (next === undefined) return;
     event.preventDefault();
-    this.current = Math.min(this.shown.length - 1, Math.max(0, this.current + by));
+    this.current = Math.min(last, Math.max(0, next));
+    // A walk by keyboard is heard; a pointer that passes over is not.
+    this.detail.setAttribute("aria-live", "polite");
     const line = this.starts.findLastIndex((start) => start <= this.current);
     if (line * LINE < this.box.scrollTop || (line + 1) * LINE > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = line * LINE;
     this.draw();

@@ -45,8 +45,10 @@ def retention_plan(run: Run) -> list[tuple[Checkpoint, list[str]]]:
 
 
 def in_use(run: Run, candidates) -> set:
-    """Checkpoints that something still begins from: an open or fixed next attempt of the run, or another run's model."""
-    begun = set(Attempt.objects.filter(run=run, state__in=OPEN_ATTEMPT, resumed_from__isnull=False).values_list("resumed_from", flat=True))
+    """Checkpoints that something still begins from: an open, a fixed or the next possible attempt of the run, or another run's model."""
+    point = resume_point(run)
+    begun = {point.pk} if point else set()
+    begun |= set(Attempt.objects.filter(run=run, state__in=OPEN_ATTEMPT, resumed_from__isnull=False).values_list("resumed_from", flat=True))
     fixed = run.events.filter(kind="requeued").last() if run.state == RunState.QUEUED else None
     if fixed and fixed.data["checkpoint"]:
         begun.add(UUID(fixed.data["checkpoint"]))

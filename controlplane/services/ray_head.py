@@ -2,11 +2,14 @@
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import sys
+from pathlib import Path
 
-from controlplane.env import CHECKOUT
+from controlplane.env import CHECKOUT, write_private
+from controlplane.services.front import http_probe
 from controlplane.services.house import House
 from controlplane.services.ports import LOOPBACK, free_ports
 
@@ -24,6 +27,7 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A starved machine is slow, not dead, and to start anew costs it more. That a process of Ray is gone, --block sees at once.
     "RAY_raylet_start_wait_time_s": "150",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "150",
     "RAY_agent_register_timeout_ms": "300000",
     "RAY_health_check_failure_threshold": "20",
     "PYTHONPATH": str(CHECKOUT),
@@ -31,11 +35,24 @@ SETTINGS = {
 LONGEST_SESSION = "session_2026-01-01_00-00-00_000000_4194304"
 
 
+def token_file(house: House) -> Path:
+    """Whoever reads it may run anything as us: without it any local user could, over the Jobs API on loopback."""
+    return house.home / "ray-token"
+
+
+def probe(house: House, address: str):
+    """A probe that is content when the Jobs API takes our token."""
+    return http_probe(f"{address}/api/jobs/", {"Authorization": f"Bearer {token_file(house).read_text()}"})
+
+
 def service(house: House, environment: dict[str, str]) -> tuple[dict, str]:
     """The warden's description of the head, and the base URL of its Jobs REST API.
 
     `environment` is what jobs inherit: it must carry no secret of the control plane. Jobs run from the checkout and import it.
+    They inherit the way to a fresh token too, because they join the cluster; its other doors are closed without it.
     """
+    write_private(token_file(house), secrets.token_urlsafe(32))
+    authentication = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file(house))}
     house.socket("ray", LONGEST_SESSION, "sockets", "plasma_store")
     sessions = house.runtime / "ray"
     shutil.rmtree(sessions, ignore_errors=True)
@@ -51,7 +68,7 @@ def service(house: House, environment: dict[str, str]) -> tuple[dict, str]:
     described = {
         "name": "ray",
         "argv": argv,
-        "env": {**environment, **SETTINGS},
+        "env": {**environment, **SETTINGS, **authentication},
         "cwd": str(CHECKOUT),
         "log": str(house.log("ray")),
         "stop_signal": int(signal.SIGTERM),

@@ -212,14 +212,17 @@ class _Unpacker:
     def _write(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         path = self._place(member.name)
         if member.isdir():
-            path.mkdir(mode=0o755, exist_ok=True)
+            path.mkdir(exist_ok=True)
+            path.chmod(0o755)
         elif member.issym():
             self._link(member, path)
         elif member.islnk():
             os.link(self._place(member.linkname), path, follow_symlinks=False)
         else:
             mode = 0o755 if member.mode & 0o111 else 0o644
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as out:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as out:
+                # The verifier reads it as another user, whatever our umask is.
+                os.fchmod(out.fileno(), mode)
                 shutil.copyfileobj(tar.extractfile(member), out, COPY_CHUNK)
 
     def _place(self, name: str) -> Path:

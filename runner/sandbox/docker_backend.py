@@ -2,10 +2,8 @@
 
 import asyncio
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,20 +20,22 @@ from runner.sandbox.engine import ENGINE_ERRORS, Engine, EventWatch, Stopped, fa
 from runner.sandbox.labels import HOUSE
 from runner.sandbox.reasons import Reason, SandboxFailure
 from runner.sandbox.streams import Frames, HeadTail
+from runner.sandbox.threads import Threads
 
+ENGINE_TIMEOUT = 60.0
 DISK_PERIOD = 5.0
 RETURN_PATIENCE = 15.0
 SLOW_LIST = 20.0
 MANY_DANGLING = 2000
-CANCEL_PATIENCE = 120.0
 
 
-class DockerBackend:
+class DockerBackend(Threads):
     """`labels` are on everything made here; events of other containers are not looked at."""
 
     name, isolation = "docker", "strong"
 
     def __init__(self, labels: Mapping[str, str], base_url: str | None = None, threads: int = 64):
+        super().__init__("docker", threads)
         if HOUSE not in labels:
             raise ValueError(f"labels: {dict(labels)}; name the house ({HOUSE}), sweeping without it would sweep everything")
         self.labels, self.base_url = dict(labels), base_url
@@ -43,7 +43,6 @@ class DockerBackend:
         self.watch: EventWatch | None = None
         self.containers: dict[str, DockerContainer] = {}
         self.quota: bool | None = None
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="docker")
         self._watchdog: asyncio.Task | None = None
 
     async def open(self) -> None:
@@ -52,8 +51,8 @@ class DockerBackend:
 
     def _connect(self) -> None:
         try:
-            self.engine = Engine(self.base_url)
-            self.watch = EventWatch(Engine(self.base_url), [f"{key}={value}" for key, value in self.labels.items()])
+            self.engine = Engine(self.base_url, ENGINE_TIMEOUT)
+            self.watch = EventWatch(Engine(self.base_url, ENGINE_TIMEOUT), [f"{key}={value}" for key, value in self.labels.items()])
             # A quota per container exists only over some file systems; elsewhere the watchdog measures.
             backing = dict(self.engine.info().get("DriverStatus") or []).get("Backing Filesystem", "")
             self.quota = backing == "xfs"
@@ -65,33 +64,24 @@ class DockerBackend:
             self._watchdog.cancel()
         if self.watch:
             self.watch.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.shut()
         if self.engine:
             self.engine.close()
 
-    async def call(self, work: Callable, *args, undo: Callable[[Any], Any] | None = None) -> Any:
-        """Run `work` on a thread. When cancelled, wait for its end first (undoing what it made), so that nothing is made behind our back."""
-        future = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            with suppress(Exception):
-                made = await asyncio.wait_for(asyncio.shield(future), CANCEL_PATIENCE)
-                if undo:
-                    await undo(made)
-            raise
+    def explain(self, error: Exception, otherwise: Reason, doing: str) -> SandboxFailure:
+        """Like `failure`, but an engine that is only restarting is told from one that stays away; returns once it is back."""
+        if unreachable(error) and self.returns():
+            return SandboxFailure(Reason.DAEMON_RESTARTED, f"{doing}: the container engine was restarted meanwhile: {error}")
+        return failure(error, otherwise, doing)
 
-    async def stoppable(self, work: Callable, *args) -> Any:
-        """Run `work(…, cancelled)` on a thread; cancelling sets the event `cancelled` and waits."""
-        cancelled = threading.Event()
-        future = asyncio.get_running_loop().run_in_executor(self._threads, work, *args, cancelled)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            cancelled.set()
-            with suppress(Exception):
-                await asyncio.wait_for(asyncio.shield(future), CANCEL_PATIENCE)
-            raise
+    def returns(self) -> bool:
+        """Wait a while for an engine that went away."""
+        deadline = time.monotonic() + RETURN_PATIENCE
+        while time.monotonic() < deadline:
+            with suppress(*ENGINE_ERRORS):
+                return self.engine.ping()
+            time.sleep(0.25)
+        return False
 
     # ------------------------------------------------------------------ images
 
@@ -116,7 +106,7 @@ class DockerBackend:
         except ImageNotFound:
             return None
         except ENGINE_ERRORS as error:
-            raise failure(error, Reason.IMAGE_MISSING, f"look for image {tag}") from None
+            raise self.explain(error, Reason.IMAGE_MISSING, f"look for image {tag}") from None
 
     async def remove_image(self, tag: str) -> None:
         await self.call(self._remove_image, tag)
@@ -127,7 +117,7 @@ class DockerBackend:
         except ImageNotFound:
             pass
         except ENGINE_ERRORS as error:
-            raise failure(error, Reason.EXEC_FAILED, f"remove image {tag}") from None
+            raise self.explain(error, Reason.EXEC_FAILED, f"remove image {tag}") from None
 
     # ------------------------------------------------------------------ containers
 
@@ -152,7 +142,7 @@ class DockerBackend:
         except ENGINE_ERRORS as error:
             self.containers.pop(made, None)
             self._undo(made, network)
-            raise failure(error, Reason.START_FAILED, f"start a container of {spec.image}") from None
+            raise self.explain(error, Reason.START_FAILED, f"start a container of {spec.image}") from None
 
     def _undo(self, container: str | None, network: str | None) -> None:
         with suppress(*ENGINE_ERRORS):
@@ -220,7 +210,7 @@ class DockerBackend:
         try:
             found = [*self.engine.containers(all=True, filters=filters), *self.engine.networks(filters=filters)]
         except ENGINE_ERRORS as error:
-            raise failure(error, Reason.EXEC_FAILED, "list containers") from None
+            raise self.explain(error, Reason.EXEC_FAILED, "list containers") from None
         return [item["Labels"] for item in found]
 
     async def remove_labelled(self, labels: Mapping[str, str], keep: Callable[[str], bool] = lambda episode: False) -> Leftovers:
@@ -235,7 +225,7 @@ class DockerBackend:
     def _health(self) -> Health:
         started = time.monotonic()
         try:
-            engine = self.engine or Engine(self.base_url)
+            engine = self.engine or Engine(self.base_url, ENGINE_TIMEOUT)
             containers = len(engine.containers(all=True))
             seconds = time.monotonic() - started
             version = engine.info()["ServerVersion"]
@@ -322,10 +312,9 @@ class DockerContainer:
         """Why a call failed: the engine is away or was restarted, the container is dead and of what, or an ordinary refusal."""
         if self.ended:
             return self.ended
-        away = unreachable(error)
-        if away and not self._engine_returns():
-            return failure(error, Reason.DAEMON_UNREACHABLE, doing)
-        if away or self.backend.watch.interruptions != self.interruptions:
+        if unreachable(error):
+            return self.backend.explain(error, otherwise, doing)
+        if self.backend.watch.interruptions != self.interruptions:
             return SandboxFailure(Reason.DAEMON_RESTARTED, f"{doing}: the container engine was restarted under this container")
         with suppress(*ENGINE_ERRORS):
             state = self.engine.inspect_container(self.id)["State"]
@@ -337,14 +326,6 @@ class DockerContainer:
             missing = otherwise if otherwise is Reason.PATH_MISSING else Reason.CONTAINER_DIED
             return SandboxFailure(missing, f"{doing}: {error.explanation}")
         return failure(error, otherwise, doing)
-
-    def _engine_returns(self) -> bool:
-        deadline = time.monotonic() + RETURN_PATIENCE
-        while time.monotonic() < deadline:
-            with suppress(*ENGINE_ERRORS):
-                return self.engine.ping()
-            time.sleep(0.25)
-        return False
 
     async def put(self, target: str, source: Path | Mapping[str, bytes]) -> None:
         await self.backend.call(self._put, target, source)
@@ -438,6 +419,6 @@ class DockerContainer:
 
     def _remove_again(self) -> None:
         """After a restart of the engine, or while it is removing the container already. What stays is the reaper's."""
-        if self._engine_returns():
+        if self.backend.returns():
             with suppress(*ENGINE_ERRORS):
                 self.engine.remove_container(self.id, force=True, v=True)

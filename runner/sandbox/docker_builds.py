@@ -7,7 +7,10 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from http import HTTPStatus
 from typing import BinaryIO
+
+from docker.errors import APIError
 
 from runner.sandbox.base import Network
 from runner.sandbox.engine import ENGINE_ERRORS, Engine, Stopped, failure
@@ -16,6 +19,7 @@ from runner.sandbox.streams import HeadTail
 
 LOG_KEPT = 16 << 10
 LOG_SHOWN = 2000
+LAYER_PAUSES = (0.1, 0.4, 1.0, 2.0, 4.0, 8.0)
 _LAYER = re.compile(r" ---> ([0-9a-f]{12})\n?$")
 
 
@@ -74,10 +78,22 @@ def _shown(log: HeadTail) -> str:
 
 def _remove_layers(engine: Engine, layers: list[str], since: float) -> None:
     """Newest first, and only those of this build: layers found in the cache belong to others too."""
-    for layer in reversed(layers):
-        with suppress(*ENGINE_ERRORS):
+    with suppress(*ENGINE_ERRORS):
+        for layer in reversed(layers):
             if _created(engine, layer) >= since - 1:
-                engine.remove_image(layer, noprune=True)
+                _remove_layer(engine, layer)
+
+
+def _remove_layer(engine: Engine, layer: str) -> None:
+    """A build that was cut off ends its step's container a moment later; until then its layer is in use."""
+    for pause in LAYER_PAUSES:
+        try:
+            engine.remove_image(layer, noprune=True)
+            return
+        except APIError as error:
+            if error.status_code != HTTPStatus.CONFLICT or "being used" not in str(error):
+                return
+        time.sleep(pause)
 
 
 def _created(engine: Engine, layer: str) -> float:

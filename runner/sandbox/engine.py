@@ -38,7 +38,7 @@ class Stopped(Exception):
 class Engine(docker.APIClient):
     """The SDK's client, plus an exec, a build and an archive that end when they are told to."""
 
-    def __init__(self, base_url: str | None = None, timeout: float = 60):
+    def __init__(self, base_url: str | None, timeout: float):
         environment = docker.utils.kwargs_from_env()
         if base_url:
             environment["base_url"] = base_url
@@ -150,7 +150,7 @@ def failure(error: Exception, otherwise: Reason, doing: str) -> SandboxFailure:
     """What an error of the engine means, by name; `otherwise` for an ordinary refusal."""
     if isinstance(error, SandboxFailure):
         return error
-    if isinstance(error, requests.exceptions.ReadTimeout):
+    if isinstance(error, requests.exceptions.ReadTimeout) or "read timed out" in str(error).lower():
         return SandboxFailure(Reason.DAEMON_WEDGED, f"{doing}: the container engine took the request and does not answer; restart it")
     if unreachable(error):
         return SandboxFailure(Reason.DAEMON_UNREACHABLE, f"{doing}: the container engine does not answer: {error}; start dockerd")

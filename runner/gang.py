@@ -141,11 +141,22 @@ class WorkerActor(_Process):
         from runner.rollouts.worker import RolloutWorker
 
         _limit_threads(assignment.config.resources.worker_threads)
-        self.worker = RolloutWorker(name, assignment.config, tasks)
+        self.worker = RolloutWorker(name, assignment.config, tasks, *_surroundings(name, assignment))
 
     def call(self, method: str, *arguments, **keywords) -> Any:
         """Call the worker's `method`."""
         return getattr(self.worker, method)(*arguments, **keywords)
+
+
+def _surroundings(name: str, assignment: Assignment) -> tuple:
+    """Where this worker's container episodes run, and who tells of them; nothing for environments that need no container."""
+    if assignment.config.environment.type != "harbor":
+        return ()
+    from runner.environments.site import site_of
+    from runner.reporting.live import LiveReporter
+
+    live = LiveReporter(name, assignment.folder)
+    return site_of(assignment, live.phase), live
 
 
 class Gang:

@@ -29,7 +29,7 @@ from runner.reporting.control import Control, NoControl
 from runner.reporting.emitter import Emitter
 from runner.reporting.episodes import EpisodeReporter
 from runner.reporting.heartbeat import Heartbeat, StopRequest, Vitals
-from runner.reporting.metrics import Clock, in_words, throughput
+from runner.reporting.metrics import Clock, container_metrics, in_words, throughput
 from runner.rollouts.dispatcher import Dispatcher
 from runner.rollouts.sampler import Sampler
 from runner.rollouts.workflow import GroupWorkflow, seeded_order
@@ -160,7 +160,8 @@ class Loop:
         with clock.measure("report"):
             for trained in report.samples:
                 self.episodes.trained(trained, step)
-        return {**report.metrics, "episode/refilled": float(batch.replaced), "weight_sync/probe_difference": difference}
+        told = {"episode/refilled": float(batch.replaced), "weight_sync/probe_difference": difference}
+        return {**report.metrics, **container_metrics(batch.outcomes), **told}
 
     def _sampler(self, index: int) -> Sampler:
         """The batches of GRPO stage `index`, drawn from the training split; the workers are brought up to date."""

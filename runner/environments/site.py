@@ -5,13 +5,15 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from runner.assignment import Assignment
 from runner.contract.run_config import HarborEnvironment as Settings
-from runner.repair.cache import TaskCache
+from runner.repair.cache import TaskCache, http_fetch
+from runner.reporting.replay import read_connection
 from runner.sandbox.base import Backend
 from runner.sandbox.episode import Budgets, EpisodeRunner
 from runner.sandbox.labels import HOUSE, NODE
@@ -40,11 +42,25 @@ def make_backend(name: str, house: str) -> Backend:
     return ProcessBackend(labels)
 
 
+def site_of(assignment: Assignment, on_phase: Callable[[PhaseEvent], None] = lambda event: None) -> "Site":
+    """The site of one worker of this attempt. Task files come from the control plane, where the attempt has one."""
+    config, connection = assignment.config, read_connection(assignment.folder)
+    fetch = http_fetch(connection.tasks_url, connection.token) if connection else None
+    return Site(
+        settings=config.environment,
+        tasks=TaskCache(assignment.cache / "tasks", fetch),
+        jobs=assignment.folder / "jobs",
+        house=house_name(assignment.storage.parent),
+        attempt=assignment.attempt,
+        workers=config.resources.rollout_workers,
+        on_phase=on_phase,
+    )
+
+
 @dataclass
 class Site:
-    """`tasks` gives the task folders by digest, `jobs` takes a folder an episode; `workers` is how many processes share the node.
-
-    Open it around episodes: `async with site.open(): …`. `phases` collects the boundaries that episodes passed.
+    """`tasks` gives the task folders by digest, `jobs` takes a folder an episode; `workers` is how many processes share the node,
+    `on_phase` hears of every boundary that an episode passes. Open it around episodes: `async with site.open(): …`.
     """
 
     settings: Settings
@@ -53,7 +69,7 @@ class Site:
     house: str
     attempt: str
     workers: int = 1
-    phases: list[PhaseEvent] = field(default_factory=list)
+    on_phase: Callable[[PhaseEvent], None] = lambda event: None
     runner: EpisodeRunner | None = None
 
     @property
@@ -72,14 +88,14 @@ class Site:
         return Path(os.environ.get("ASSAY_NODE_FOLDER") or tempfile.gettempdir()) / f"assay-node-{self.house}"
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator["Site"]:
+    async def open(self) -> AsyncIterator[Node]:
         """The engine answers, what dead episodes left is swept, and the reaper runs."""
         slots = self.settings.max_concurrent_episodes * self.workers
         backend = make_backend(self.settings.backend, self.house)
         async with Node(backend, self.node_folder, name=node_name(), slots=slots) as node:
-            options = {"budgets": self.budgets, "on_phase": self.phases.append, "regrade_once": self.settings.regrade}
+            options = {"budgets": self.budgets, "on_phase": self.on_phase, "regrade_once": self.settings.regrade}
             self.runner = EpisodeRunner(node, self.jobs, **options)
             try:
-                yield self
+                yield node
             finally:
                 self.runner = None

@@ -44,6 +44,8 @@ class EpisodeReporter:
             "seconds": max(0.0, outcome.finished - outcome.started),
             "error": outcome.error,
         }
+        if outcome.facts:
+            data["facts"] = outcome.facts
         if outcome.sampled:
             data |= {"sampled": self.emitter.blob(outcome.sampled), "token_texts": self.emitter.blob(outcome.token_texts)}
         self.emitter.episode_event(order.episode, EventKind.FINISHED, 0, data, outcome.finished or None)

@@ -6,9 +6,13 @@ populations of the metrics dictionary.
 
 import time
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Iterator, Sequence
+
+import numpy as np
 
 from runner.contract.metrics import TRACKED
+from runner.contract.termination import Termination
+from runner.rollouts.episodes import Outcome
 
 Metrics = dict[str, float]
 
@@ -41,6 +45,31 @@ def throughput(metrics: Metrics, devices: int) -> Metrics:
     """`perf/throughput`: tokens of the step over its seconds and devices; absent when no token is known."""
     tokens, seconds = metrics.get("perf/total_num_tokens", metrics.get("sft/tokens")), metrics.get("timing_s/step")
     return {"perf/throughput": tokens / (seconds * max(devices, 1))} if tokens and seconds else {}
+
+
+# Which phases of a container episode make up each series.
+_PHASES = {"env_setup_s": ("env_setup", "healthcheck"), "agent_s": ("agent_execution",), "verifier_s": ("verifier", "parse_reward", "regrade")}
+
+
+def container_metrics(outcomes: Sequence[Outcome]) -> Metrics:
+    """Where the seconds of container episodes went and what became of their deliveries; empty when none ran in a container."""
+    inside = [outcome for outcome in outcomes if outcome.facts.get("phases")]
+    if not inside:
+        return {}
+    metrics: Metrics = {}
+    for name, phases in _PHASES.items():
+        passed = [took for outcome in inside if (took := outcome.facts["phases"]).keys() & set(phases)]
+        if seconds := [sum(took.get(phase, 0.0) for phase in phases) for took in passed]:
+            metrics |= {f"episode/{name}/p{rank}": float(np.percentile(seconds, rank)) for rank in (50, 95)}
+    count, turns = len(inside), sum(outcome.sample.turns for outcome in inside)
+    if turns:
+        metrics["episode/tokens_per_turn"] = sum(outcome.sample.response_length for outcome in inside) / turns
+    for name, key in (("delivered", "delivered"), ("regraded", "regraded"), ("fetched", "fetches")):
+        metrics[f"episode/{name}_fraction"] = sum(bool(outcome.facts.get(key)) for outcome in inside) / count
+    metrics["verifier/timeout_fraction"] = sum(outcome.termination is Termination.VERIFIER_TIMEOUT for outcome in inside) / count
+    metrics["queue/wait_s"] = float(np.mean([outcome.facts["phases"].get("admit", 0.0) for outcome in inside]))
+    metrics["episode/forked_fraction"] = sum(bool(outcome.facts.get("forks")) for outcome in inside) / count
+    return metrics
 
 
 def tracked(metrics: Metrics) -> Metrics:

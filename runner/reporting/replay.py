@@ -15,6 +15,19 @@ from runner.reporting.spool import SpoolBusy, hold, seal_abandoned
 CONNECTION = "connection.json"
 
 
+@dataclass(frozen=True)
+class Connection:
+    """Where an attempt's batches go, and its token."""
+
+    url: str
+    token: str
+
+    @property
+    def tasks_url(self) -> str:
+        """Where task files are fetched from, by digest."""
+        return f"{self.url.removesuffix('/batches')}/tasks"
+
+
 @dataclass
 class Replayed:
     """`delivered` batches went out; `left` spools still hold some; `busy` spools belong to living emitters."""
@@ -30,6 +43,14 @@ def write_connection(attempt: Path, url: str, token: str) -> None:
     descriptor = os.open(attempt / CONNECTION, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         json.dump({"url": url, "token": token}, file)
+
+
+def read_connection(attempt: Path) -> Connection | None:
+    """The connection of the attempt folder `attempt`; None where it has no control plane."""
+    try:
+        return Connection(**json.loads((attempt / CONNECTION).read_text()))
+    except FileNotFoundError:
+        return None
 
 
 def replay(attempt: Path, stop: threading.Event | None = None, timeout: float = float("inf")) -> Replayed:

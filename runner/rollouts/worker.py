@@ -1,6 +1,7 @@
 """A rollout worker: environment, tokenizer and policy in one process. Torch is imported when the policy is built."""
 
 import asyncio
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Sequence
@@ -18,10 +19,13 @@ from runner.rollouts.turns import TurnLoop
 
 
 class RolloutWorker:
-    """Lives as long as the run. `tasks` are those of the bank that the run may use, by key."""
+    """Lives as long as the run. `tasks` are those of the bank that the run may use, by key; `site` is where container episodes run.
 
-    def __init__(self, name: str, config: RunConfig, tasks: Sequence[Task]):
-        self.name, self.config = name, config
+    `live` tells of their turns as they happen (reporting.live).
+    """
+
+    def __init__(self, name: str, config: RunConfig, tasks: Sequence[Task], site: Any = None, live: Any = None):
+        self.name, self.config, self.site, self.live = name, config, site, live
         self.tasks = {task.key: task for task in tasks}
         self.tokenizer: Any = None
         self.policy: Policy | None = None
@@ -50,40 +54,55 @@ class RolloutWorker:
     def use(self, policy: Policy, tokenizer, make: Callable[[], Environment] | None = None) -> None:
         """Act with `policy`."""
         self.policy, self.tokenizer = policy, tokenizer
-        make = make or (lambda: make_environment(self.config.environment))
-        self._loop = TurnLoop(policy, tokenizer, self.tasks, make, max_length=self.config.model.max_length, worker=self.name)
+        make = make or self._environment
+        limit = getattr(self.config.environment, "max_concurrent_episodes", None)
+        about = {"max_length": self.config.model.max_length, "worker": self.name, "limit": limit}
+        if self.live:
+            about["on_turn"] = self.live.turn
+        self._loop = TurnLoop(policy, tokenizer, self.tasks, make, **about)
+
+    def _environment(self) -> Environment:
+        return make_environment(self.config.environment, self.site)
 
     def prompt_lengths(self, keys: Sequence[str]) -> list[int]:
         """Tokens of each task's first prompt."""
         return asyncio.run(self._prompt_lengths(keys))
 
     async def _prompt_lengths(self, keys: Sequence[str]) -> list[int]:
-        lengths = []
-        for key in keys:
-            environment = make_environment(self.config.environment)
-            try:
-                observation = await environment.start(self.tasks[key], 0)
-                lengths.append(len(prompt_ids(self.tokenizer, observation.messages)))
-            finally:
-                await environment.close()
-        return lengths
+        return [len(await self._first_prompt(key)) for key in keys]
+
+    async def _first_prompt(self, key: str) -> list[int]:
+        """What the task's episodes begin with; of a container episode, as much as can be told without its container."""
+        environment = self._environment()
+        try:
+            if preview := getattr(environment, "preview", None):
+                messages = await preview(self.tasks[key], 0)
+            else:
+                messages = (await environment.start(self.tasks[key], 0)).messages
+            return prompt_ids(self.tokenizer, messages, getattr(environment, "template", None))
+        finally:
+            await environment.close()
 
     def run_episodes(self, job: Job) -> WorkerBatch:
         """Every ordered episode, in order, whatever happened to it."""
-        return asyncio.run(self._loop.run(job, self.policy.health()["policy_version"]))
+        return asyncio.run(self._run_episodes(job))
+
+    async def _run_episodes(self, job: Job) -> WorkerBatch:
+        version = self.policy.health()["policy_version"]
+        if self.site is None:
+            return await self._loop.run(job, version)
+        async with self.site.open() as node:
+            with self.live.telling() if self.live else nullcontext():
+                if self.live:
+                    self.live.health(node.name, await node.health())
+                return await self._loop.run(job, version)
 
     def probe(self, keys: Sequence[str], limit: int) -> list[list[int]]:
         """Fixed token sequences on which sampler and learner are compared: the first tokens of these tasks' prompts."""
         return asyncio.run(self._probe(keys, limit))
 
     async def _probe(self, keys: Sequence[str], limit: int) -> list[list[int]]:
-        sequences = []
-        for key in keys:
-            environment = make_environment(self.config.environment)
-            observation = await environment.start(self.tasks[key], 0)
-            await environment.close()
-            sequences.append(prompt_ids(self.tokenizer, observation.messages)[:limit])
-        return sequences
+        return [(await self._first_prompt(key))[:limit] for key in keys]
 
     def load_weights(self, weights: Weights) -> int:
         """Take over the learner's weights; returns their version."""
@@ -95,7 +114,7 @@ class RolloutWorker:
 
     def forced_choices(self, keys: Sequence[str], without_question: bool = False) -> list[float | None]:
         """1.0 where the keyed answer has the highest log-prob of the offered ones, 0.0 where not, None without a choice to force."""
-        environment = make_environment(self.config.environment)
+        environment = self._environment()
         found = {key: environment.forced_choice(self.tasks[key], without_question=without_question) for key in keys}
         offered = {key: choice for key, choice in found.items() if choice is not None}
         ids, offers = partial(completion_ids, self.tokenizer), offered.values()

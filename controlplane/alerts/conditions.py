@@ -49,7 +49,7 @@ def progress(attempt: Attempt | None, step_times: Tail) -> Condition:
     median = float(np.median(finite)) if len(finite) else 0.0
     limit = max(STALL_SECONDS, STALL_MEDIANS * median)
     advice = "Look at the components: which one waits, and for whom? Stop and resume if nobody moves."
-    fixed = {"rule": "progress", "title": "Time since the last step", "limit": limit, "limit_text": f"≤ {spoken_time(limit)}", "advice": advice}
+    fixed = {"rule": "progress", "title": "Since the last step", "limit": limit, "limit_text": f"≤ {spoken_time(limit)}", "advice": advice}
     if attempt is None or attempt.state != AttemptState.RUNNING or attempt.running_at is None:
         return Condition(status="unknown", value=None, message="", **fixed)
     since = max(attempt.running_at.timestamp(), float(step_times.wall[-1]) if len(step_times.wall) else 0.0)

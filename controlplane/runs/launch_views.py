@@ -14,9 +14,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 from controlplane.accounts.idempotency import KeyBusy, KeyReused, once
 from controlplane.accounts.roles import require
 from controlplane.accounts.selectors import team_for
-from controlplane.runs import forms
+from controlplane.runs import forms, selectors
 from controlplane.runs.forms.text import as_cli, as_python, as_yaml
-from controlplane.runs.launch import check_launch
+from controlplane.runs.launch import Checked, check_launch
 from controlplane.runs.models import Run
 from controlplane.runs.services import do_launch
 from runner.contract.parse import FieldError, InvalidDocument
@@ -121,10 +121,17 @@ def check(request: HttpRequest) -> HttpResponse:
         "checked": checked,
         "errors": errors,
         "found": [{"pointer": error.pointer, "message": error.message} for error in errors],
-        "changes": forms.diff(parent.document, posted.document) if parent else [],
+        "changes": _changes(parent, posted.document, checked) if parent else [],
         "parent": parent,
     }
     return render(request, "launch/_rail.html", context)
+
+
+def _changes(parent: Run, document: dict, checked: Checked) -> list[forms.Change]:
+    """How the resolved documents differ: a default that one of them spells out is no change. Before it can be resolved, how the written ones do."""
+    if checked.config is None:
+        return forms.diff(parent.document, document)
+    return forms.diff(selectors.resolved_document(parent), checked.config.model_dump(mode="json"))
 
 
 @login_required

@@ -21,9 +21,16 @@ from runner.contract.metrics import lookup
 
 COLUMNS = {HEADLINES[name]: lookup(name) for name in (listing.REWARD, "response_length/mean", "verifier_error/fraction")}
 MOST_COMPARED = 10
+# What a folded row measures: key, heading, decimals, and the dictionary's entry behind it.
 MEASURES = [
-    ("reward", lookup(listing.REWARD)),
-    *((key, lookup(name)) for name, key in HEADLINES.items() if key in recipes.MEASURED and key != "reward"),
+    (key, label, decimals, lookup(next(name for name, short in HEADLINES.items() if short == key)))
+    for key, label, decimals in (
+        ("reward", "Reward", 3),
+        ("forced_choice", "Forced choice", 3),
+        ("accuracy", "Accuracy", 3),
+        ("verifier_error", "Verifier err.", 3),
+        ("length", "Length", 1),
+    )
 ]
 BULK = {
     "stop": (services.request_stop, "asked to stop"),

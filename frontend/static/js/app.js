@@ -108,10 +108,11 @@ function onRequest(event) {
 
 /** What scrolls must be reached by the keyboard, and what does not scroll must not be in its way. */
 function markScrollers() {
-  for (const box of document.querySelectorAll(".table-wrap, pre")) {
+  for (const box of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".table-wrap:not([tabindex]), pre:not([tabindex]), [data-scroller]"))) {
     const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
-    if (scrolls && !box.hasAttribute("tabindex")) box.setAttribute("tabindex", "0");
-    else if (!scrolls && box.getAttribute("tabindex") === "0") box.removeAttribute("tabindex");
+    box.toggleAttribute("data-scroller", scrolls);
+    if (scrolls) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
   }
 }
 

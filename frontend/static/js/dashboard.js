@@ -279,12 +279,13 @@ function draw(card) {
   const lines = card.wanted.map((wanted) => ({ ...wanted, series: held.get(key(wanted.run, wanted.name))?.series }));
   const shown = lines.filter((line) => !card.hidden.has(key(line.run, line.name)));
   const empty = lines.every((line) => !line.series?.length);
-  card.figure.dataset.state = empty ? "empty" : "drawn";
   showLegend(card.figure, lines, card.hidden);
+  if (empty) card.figure.dataset.state = "empty";
   if (empty) return;
-  card.chart.draw({
+  const drawn = card.chart.draw({
     lines: shown, stacked: "stacked" in card.figure.dataset, smoothing: state.smoothing, ...("wall" in card.figure.dataset ? { axis: "wall", attempts: [], marks: [] } : { axis: state.axis, attempts: boundaries(), marks: marks() }),
   });
+  drawn.then(() => (card.figure.dataset.state = "drawn"));
   fillTable(card.figure, lines, state.axis);
 }
 

@@ -6,6 +6,7 @@ const form = /** @type {HTMLFormElement} */ (document.getElementById("launch-for
 const fields = /** @type {HTMLElement} */ (document.getElementById("launch-fields"));
 const text = /** @type {HTMLElement} */ (document.getElementById("launch-text"));
 const QUIET_MS = 350;
+const OPEN_ON_A_PHONE = 2;
 let timer = 0;
 
 function askForCheck() {
@@ -30,6 +31,13 @@ function showProblems() {
   }
 }
 
+/** On a phone only the first sections and those with a problem stand open: the form is long. */
+function foldSections() {
+  if (!matchMedia("(max-width: 900px)").matches) return;
+  const sections = /** @type {HTMLDetailsElement[]} */ ([...fields.querySelectorAll("[data-section]")]);
+  sections.slice(OPEN_ON_A_PHONE).forEach((section) => (section.open = Boolean(section.querySelector(".problem:not([hidden])"))));
+}
+
 /** @param {string} pointer @returns {HTMLElement | null} */
 function placeOf(pointer) {
   for (let path = pointer; path; path = path.slice(0, path.lastIndexOf("/"))) {
@@ -43,6 +51,7 @@ function placeOf(pointer) {
 function setProblem(place, message) {
   place.textContent = message;
   place.hidden = !message;
+  if (message) place.closest("details")?.setAttribute("open", "");
   const input = place.parentElement?.matches(".input") ? place.parentElement.querySelector("input, select, textarea") : null;
   if (message) input?.setAttribute("aria-invalid", "true");
   else input?.removeAttribute("aria-invalid");
@@ -67,6 +76,7 @@ function onClick(event) {
   if (!link) return;
   event.preventDefault();
   const place = placeOf(link.dataset.goto ?? "");
+  place?.closest("details")?.setAttribute("open", "");
   place?.scrollIntoView({ block: "center" });
   /** @type {HTMLElement | null | undefined} */ (place?.parentElement?.querySelector("input, select, textarea"))?.focus();
 }
@@ -80,6 +90,7 @@ form.addEventListener("submit", () => {
   const button = /** @type {HTMLButtonElement} */ (document.querySelector("[data-launch]"));
   button.disabled = true;
 });
+foldSections();
 window.addEventListener("pageshow", () => (/** @type {HTMLButtonElement} */ (document.querySelector("[data-launch]")).disabled = false));
 document.addEventListener("click", onClick);
 document.addEventListener("htmx:afterSwap", (event) => {

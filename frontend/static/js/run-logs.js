@@ -12,11 +12,17 @@ const filters = /** @type {HTMLFormElement} */ (document.getElementById("log-fil
 const button = /** @type {HTMLElement} */ (document.querySelector("[data-follow]"));
 let following = true;
 
+/** Lines out of sight have estimated heights, which settle once they are drawn: the end is reached in a few frames. @param {number} frames */
+function toEnd(frames) {
+  log.scrollTop = log.scrollHeight;
+  if (frames) requestAnimationFrame(() => toEnd(frames - 1));
+}
+
 /** @param {boolean} on */
 function follow(on) {
   following = on;
   button.setAttribute("aria-pressed", String(on));
-  if (on) log.scrollTop = log.scrollHeight;
+  if (on) toEnd(3);
 }
 
 /** @param {any} line @returns {boolean} whether the filters of the page keep it */

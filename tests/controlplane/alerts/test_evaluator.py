@@ -113,7 +113,7 @@ def test_slow_steps_earn_more_patience(run, attempt, report):
     attempt.save()
     evaluate_run(run)
     assert not Incident.objects.exists()
-    assert tile(run, title="Time since").limit == "≤ 8 min"
+    assert tile(run, title="Since last").limit == "≤ 8 min"
 
 
 def test_a_lost_contact_is_an_incident_until_it_is_regained(run, attempt):

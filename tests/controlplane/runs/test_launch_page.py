@@ -1,5 +1,6 @@
 """The launch page: shows every field, refuses at the field, launches once."""
 
+import html
 import uuid
 
 import pytest
@@ -26,8 +27,9 @@ def entries(**changes) -> dict:
 def test_a_preset_fills_the_form_and_says_where_its_values_come_from(browser, preset):
     page = browser.get(reverse("launch"), {"preset": preset})
     assert page.status_code == 200
-    assert PRESETS[preset].document["name"] in page.content.decode()
-    assert all(source in page.content.decode() for pointer, source in PRESETS[preset].sources.items() if pointer.count("/") > 2)
+    text = html.unescape(page.content.decode())
+    assert PRESETS[preset].document["name"] in text
+    assert all(source in text for pointer, source in PRESETS[preset].sources.items() if pointer.count("/") > 2)
 
 
 def test_an_unknown_preset_is_not_found(browser):
@@ -93,6 +95,17 @@ def test_a_clone_shows_what_differs_from_its_parent(browser, team, bank):
     assert f'value="{parent.pk}"' in page.content.decode()
     rail = browser.post(reverse("launch-check"), entries(parent=str(parent.pk))).content.decode()
     assert "/name" in rail
+
+
+def test_a_default_that_the_form_spells_out_is_no_difference(browser, launch):
+    parent = launch()
+    same = {f"/{name}": value for name, value in (("name", "first"), ("model/max_length", "128"), ("sampling/max_new_tokens", "4"))}
+    same |= {"/stages/0/type": "grpo", "/stages/0/steps": "10", "/stages/0/batch_size": "16", "/stages/0/group_size": "4"}
+    spelled = {"/stages/0/advantage": "mean", "/model/dtype": "float32", "/evaluation/type": "held_out"}
+    rail = browser.post(reverse("launch-check"), entries(parent=str(parent.pk), **{**same, **spelled})).content.decode()
+    assert "No field differs yet" in rail
+    changed = browser.post(reverse("launch-check"), entries(parent=str(parent.pk), **{**same, **spelled, "/seed": "3"})).content.decode()
+    assert "<code>/seed</code> <del>0</del> → <ins>3</ins>" in changed and changed.count("<ins>") == 1
 
 
 def test_another_team_cannot_clone(client, outsider, team):

@@ -113,7 +113,7 @@ def test_slow_steps_earn_more_patience(run, attempt, report):
     attempt.save()
     evaluate_run(run)
     assert not Incident.objects.exists()
-    assert tile(run, title="Since last").limit == "≤ 8 min"
+    assert tile(run, title="Since the last").limit == "≤ 8 min"
 
 
 def test_a_lost_contact_is_an_incident_until_it_is_regained(run, attempt):
@@ -159,9 +159,57 @@ def test_one_run_that_cannot_be_evaluated_does_not_stop_the_others(team, run, re
 
 def test_the_strip_has_a_tile_for_every_ruled_metric_and_condition(run):
     tiles = health_tiles(run)
-    assert len(tiles) == len(RULED) + 3
+    assert len(tiles) == len(ruled(run)) + 3
     assert {tile.status for tile in tiles if tile.metric} == {"unknown"}
     assert tile(run, VERIFIER).value is None and tile(run, VERIFIER).limit == "≤ 0.05"
+
+
+def test_a_container_run_has_tiles_of_its_own(run):
+    run.environment = "harbor"
+    tiles = health_tiles(run)
+    assert len(tiles) == len(RULED) + 5
+    assert {tile.title for tile in tiles if not tile.metric} >= {"Engine latency", "Shorter turns, more cut off"}
+
+
+def test_an_engine_that_answers_slowly_is_an_incident(run, report):
+    run.environment = "harbor"
+    run.save()
+    report({}, samples={"docker/ps_latency_s/node-1": 25.0, "docker/ps_latency_s/node-2": 0.1})
+    evaluate_run(run)
+    incident = Incident.objects.get()
+    assert incident.rule == "container engine" and "node-1 takes 25.0 s" in incident.message
+    report({}, samples={"docker/ps_latency_s/node-1": 0.2})
+    evaluate_run(run)
+    assert Incident.objects.get().closed_at
+
+
+def test_the_collapse_of_an_unmasked_run_is_critical(run, report):
+    run.environment = "harbor"
+    run.save()
+    report({"episode/tokens_per_turn": steps(0, *[1125] * 9, *[327] * 3), "termination/max_turns_exceeded/fraction": steps(0, *[0.29] * 9, *[0.39] * 3)})
+    evaluate_run(run)
+    assert Incident.objects.get(rule="collapse pattern").severity == "critical"
+
+
+def test_a_warning_that_worsens_becomes_critical_and_stays_one_incident(run, report):
+    report({VERIFIER: steps(0, 0.06, 0.06, 0.06)})
+    evaluate_run(run)
+    assert Incident.objects.get().severity == "warning"
+    report({VERIFIER: steps(3, 0.3, 0.3, 0.3)})
+    evaluate_run(run)
+    assert Incident.objects.get().severity == "critical"
+
+
+def test_a_project_moves_its_limits(run, report, owner, outsider):
+    with pytest.raises(PermissionDenied):
+        set_limit(outsider, run.project, "verifier_error/fraction above", 0.2)
+    with pytest.raises(ValidationError, match="no rule"):
+        set_limit(owner, run.project, "verifier_error above", 0.2)
+    set_limit(owner, run.project, "verifier_error/fraction above", 0.2)
+    run.refresh_from_db()
+    report({VERIFIER: steps(0, 0.1, 0.1, 0.1)})
+    evaluate_run(run)
+    assert not Incident.objects.exists() and tile(run, VERIFIER).limit == "≤ 0.2"
 
 
 def test_the_strip_costs_the_same_however_much_there_is(run, report, django_assert_max_num_queries):

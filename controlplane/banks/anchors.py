@@ -69,8 +69,26 @@ class AnchorRow:
     nop: AnchorCheck | None
 
     @property
+    def checks(self) -> list[AnchorCheck]:
+        return [check for check in (self.oracle, self.nop) if check]
+
+    @property
     def problems(self) -> list[str]:
-        return [problem for check in (self.oracle, self.nop) if check for problem in check.problems]
+        return [problem for check in self.checks for problem in check.problems]
+
+    @property
+    def newest(self) -> AnchorCheck | None:
+        return max(self.checks, key=lambda check: check.at, default=None)
+
+    @property
+    def floor(self) -> float | None:
+        """What a verifier reported last, else what the bank says."""
+        reported = [check.floor for check in self.checks if check.floor is not None]
+        return reported[-1] if reported else expected_floor(self.task)
+
+    @property
+    def is_weakly_isolated(self) -> bool:
+        return any(check.backend == "process" for check in self.checks)
 
 
 def rows(version: BankVersion, checks: dict[tuple[str, str], AnchorCheck] | None = None) -> list[AnchorRow]:

@@ -86,11 +86,13 @@ class DiffOut(Schema):
 
 
 class NewImport(Input):
-    environment: Literal["quiz", "sciknoweval"]
-    source: Literal["bundled", "path", "hub"]
+    environment: Literal["quiz", "sciknoweval", "harbor"]
+    source: Literal["bundled", "path", "hub", "git"]
     location: str = Limits("", max_length=1000)
     bank: str = Limits("", max_length=80)
     split_column: Literal["split", "split_naive"] = "split"
+    ref: str = Limits("", max_length=200, description="git: the commit, branch or tag to read.")
+    is_sparse: StrictBool = Limits(False, alias="compile", description="harbor: the bank is authored; compile it first.")
     team: str | None = None
 
 
@@ -118,7 +120,8 @@ def _bank(request, slug: str, team: str | None) -> Bank:
     return get_object_or_404(selectors.banks(request.user), team=team_for(request.user, team), slug=slug)
 
 
-def _version(request, slug: str, number: int, team: str | None) -> BankVersion:
+def version_of(request, slug: str, number: int, team: str | None) -> BankVersion:
+    """The version that a path names, 404 when the caller may not see it."""
     versions = BankVersion.objects.for_user(request.user).select_related("bank")
     return get_object_or_404(versions, bank__team=team_for(request.user, team), bank__slug=slug, number=number)
 
@@ -140,9 +143,9 @@ def list_imports(request, paging: Query[Paging]):
 @router.post("/banks/imports", response={202: ImportOut})
 @limited("import")
 def start_import(request, payload: NewImport):
-    """Import questions in the background: the bundled quiz, a file of the server (admins), a hub id. Watch it at /banks/imports/{id}."""
+    """Import tasks in the background: the bundled quiz, a path or checkout of the server (admins), a hub id; watch /banks/imports/{id}."""
     team = team_for(request.user, payload.team)
-    fields = payload.model_dump(include={"environment", "source", "location", "split_column"})
+    fields = payload.model_dump(include={"environment", "source", "location", "split_column", "ref", "is_sparse"})
     return Status(202, imports.start_import(request.user, team, slug=payload.bank, **fields))
 
 
@@ -154,12 +157,12 @@ def start_import_of_upload(
     bank: Form[str] = "",
     split_column: Form[Literal["split", "split_naive"]] = "split",
     team: Form[str | None] = None,
+    environment: Form[Literal["sciknoweval", "harbor"]] = "sciknoweval",
+    is_sparse: bool = Form(False, alias="compile"),
 ):
-    """Import SciKnowEval questions from an uploaded Parquet file."""
-    job = imports.start_import(
-        request.user, team_for(request.user, team), "sciknoweval", "upload", file.name or "", bank, split_column, upload=file.file
-    )
-    return Status(202, job)
+    """Import from an uploaded file: SciKnowEval questions as Parquet, repair tasks as an archive."""
+    place = (request.user, team_for(request.user, team), environment, "upload", file.name or "", bank, split_column)
+    return Status(202, imports.start_import(*place, upload=file.file, is_sparse=is_sparse))
 
 
 @router.get("/banks/imports/{uuid:import_id}", response=ImportOut)
@@ -226,13 +229,13 @@ def _read_report(text: str) -> dict:
 
 @router.get("/banks/{slug}/versions/{int:number}", response=VersionOut)
 def get_version(request, slug: str, number: int, team: str | None = None):
-    return _version(request, slug, number, team)
+    return version_of(request, slug, number, team)
 
 
 @router.get("/banks/{slug}/versions/{int:number}/tasks", response=Page[TaskOut])
 def list_tasks(request, slug: str, number: int, paging: Query[Paging], filters: Query[TaskFilters], team: str | None = None):
     """Tasks of a version by key, filtered."""
-    return paging.page(selectors.tasks(_version(request, slug, number, team), **filters.dict()), "key")
+    return paging.page(selectors.tasks(version_of(request, slug, number, team), **filters.dict()), "key")
 
 
 _BANK_FILE = {"responses": {200: {"content": {"application/zstd": {"schema": {"type": "string", "format": "binary"}}}}}}
@@ -241,7 +244,7 @@ _BANK_FILE = {"responses": {200: {"content": {"application/zstd": {"schema": {"t
 @router.get("/banks/{slug}/versions/{int:number}/file", response={200: None}, openapi_extra=_BANK_FILE)
 def download_version(request, slug: str, number: int, team: str | None = None):
     """The bank file: zstd of canonical JSON lines."""
-    version = _version(request, slug, number, team)
+    version = version_of(request, slug, number, team)
     name = f"{version.bank.slug}-{version.number}.jsonl.zst"
     return FileResponse(storage.blob_path(version.blob).open("rb"), as_attachment=True, filename=name, content_type="application/zstd")
 
@@ -249,5 +252,5 @@ def download_version(request, slug: str, number: int, team: str | None = None):
 @router.get("/banks/{slug}/diff", response=DiffOut)
 def diff_versions(request, slug: str, before: int, after: int, team: str | None = None):
     """Task keys added, removed and changed between two versions."""
-    found = selectors.diff(_version(request, slug, before, team), _version(request, slug, after, team))
+    found = selectors.diff(version_of(request, slug, before, team), version_of(request, slug, after, team))
     return {**vars(found), "changed": [{"key": key, "columns": columns} for key, columns in found.changed]}

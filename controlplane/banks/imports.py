@@ -43,8 +43,11 @@ GIT_REF = re.compile(r"[A-Za-z0-9][\w./@{}^~-]{0,199}")
 SOURCES = {
     "quiz": (ImportSource.BUNDLED,),
     "sciknoweval": (ImportSource.UPLOAD, ImportSource.PATH, ImportSource.HUB),
-    "harbor": (ImportSource.UPLOAD, ImportSource.PATH, ImportSource.GIT),
+    "harbor": (ImportSource.BUNDLED, ImportSource.UPLOAD, ImportSource.PATH, ImportSource.GIT),
 }
+# Our own sample bank: authored, so it is compiled at import.
+SAMPLE_BANK = CHECKOUT / "runner" / "environments" / "repair_bank"
+DEFAULT_SLUG = {"harbor": "repair"}
 FILE_KINDS = {"sciknoweval": (".parquet",), "harbor": ARCHIVE_SUFFIXES}
 # Sources that name a place of the server: the reader sees what the server may read.
 ON_THE_SERVER = (ImportSource.PATH, ImportSource.GIT)
@@ -83,7 +86,7 @@ def start_import(
     Raises ValidationError naming the field, PermissionDenied.
     """
     require(user, team, "bank.import-path" if source in ON_THE_SERVER else "bank.import")
-    slug = slug or environment
+    slug = slug or DEFAULT_SLUG.get(environment, environment)
     options = {"sciknoweval": {"split_column": split_column}, "harbor": {"ref": ref, "compile": is_sparse}}.get(environment, {})
     _check_request(environment, source, location, slug, options, upload)
     with transaction.atomic():
@@ -205,13 +208,21 @@ def _touch(job: BankImport, log: str) -> None:
 
 
 def _arguments(job: BankImport) -> list[str]:
+    if job.environment == "harbor":
+        return [*_harbor_source(job), "--bank-slug", job.bank]
     if job.source == ImportSource.BUNDLED:
         return []
-    source = ["--source", str(_upload_path(job)) if job.source == ImportSource.UPLOAD else job.location]
-    if job.environment != "harbor":
-        return [*source, "--split-column", job.options["split_column"]]
-    ref = ["--ref", job.options["ref"]] if job.source == ImportSource.GIT else []
-    return [*source, *ref, "--bank-slug", job.bank, *(["--compile"] if job.options["compile"] else [])]
+    location = str(_upload_path(job)) if job.source == ImportSource.UPLOAD else job.location
+    return ["--source", location, "--split-column", job.options["split_column"]]
+
+
+def _harbor_source(job: BankImport) -> list[str]:
+    if job.source == ImportSource.BUNDLED:
+        return ["--source", str(SAMPLE_BANK), "--compile"]
+    compiling = ["--compile"] if job.options["compile"] else []
+    if job.source == ImportSource.GIT:
+        return ["--source", job.location, "--ref", job.options["ref"], *compiling]
+    return ["--source", str(_upload_path(job)) if job.source == ImportSource.UPLOAD else job.location, *compiling]
 
 
 def run_importer(name: str, arguments: list[str], progress: Callable[[str], None] = lambda log: None) -> tuple[bytes, dict]:

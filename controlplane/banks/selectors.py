@@ -8,6 +8,7 @@ from django.db.models.functions import Cast
 
 from controlplane.accounts.models import User
 from controlplane.banks.models import Bank, BankImport, BankVersion, Task
+from runner.contract.repair import RULES
 
 CHANGED_KEYS_SHOWN = 1000
 
@@ -30,6 +31,25 @@ def tasks(version: BankVersion, search: str = "", **exact: str) -> QuerySet[Task
     if search:
         rows = rows.annotate(text=Cast("payload", TextField())).filter(Q(key__icontains=search) | Q(text__icontains=search))
     return rows
+
+
+def findings(version: BankVersion, code: str = "") -> list[dict]:
+    """{task, code, severity, title, detail, remedy, blocks} of every finding, errors first, then by code and task; `code` keeps one."""
+    rows = Task.objects.filter(version=version, flags__contains=[code]) if code else Task.objects.filter(version=version).exclude(flags=[])
+    found = [
+        {"task": key, **finding(item["code"], item["detail"])}
+        for key, items in rows.order_by("key").values_list("key", "payload__findings")
+        for item in items or ()
+        if not code or item["code"] == code
+    ]
+    return sorted(found, key=lambda item: (item["code"], item["task"]))
+
+
+def finding(code: str, detail: str) -> dict:
+    """{code, severity, title, detail, remedy, blocks} of one finding."""
+    rule = RULES[code]
+    severity = "error" if code[0] == "E" else "warning"
+    return {"code": code, "severity": severity, "title": rule.title, "detail": detail, "remedy": rule.remedy, "blocks": rule.blocks}
 
 
 @dataclass(frozen=True)

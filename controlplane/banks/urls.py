@@ -1,10 +1,12 @@
 from django.urls import path
 
-from controlplane.banks import views
+from controlplane.banks import repair_views, views
 
 urlpatterns = [
     path("banks", views.banks, name="banks"),
     path("banks/imports/<uuid:pk>", views.bank_import, name="bank-import"),
     path("banks/<str:slug>", views.bank, name="bank"),
     path("banks/<str:slug>/<int:number>", views.bank, name="bank-version"),
+    path("banks/<str:bank>/<int:number>/anchors", repair_views.bank_anchors, name="bank-anchors"),
+    path("banks/<str:bank>/<int:number>/quarantine", repair_views.bank_quarantine, name="bank-quarantine"),
 ]

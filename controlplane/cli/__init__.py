@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     _clone(_run(_command(subs, "clone", commands.clone, "launch a copy with some keys changed")))
     _logs(_run(_command(subs, "logs", commands.logs, "print a run's log")))
     _episodes(_run(_command(subs, "episodes", commands.episodes, "list a run's episodes, newest first")))
-    _import(_command(subs, "import", commands.import_bank, "import a task bank: quiz, or SciKnowEval from a file or hub id"))
+    _import(_command(subs, "import", commands.import_bank, "import a task bank: quiz, SciKnowEval questions, repair tasks"))
     _token(_command(subs, "token", commands.token, "create an API token"))
     _bench(_command(subs, "bench", commands.bench, "measure one thing side by side, print one JSON line"))
     return top
@@ -119,8 +119,14 @@ def _episodes(sub: argparse.ArgumentParser) -> None:
 
 
 def _import(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("environment", choices=["quiz", "sciknoweval"])
-    sub.add_argument("source", nargs="?", help="for sciknoweval: a .parquet file, or owner/name of the hub")
+    sub.add_argument("environment", choices=["quiz", "sciknoweval", "harbor"])
+    sub.add_argument(
+        "source",
+        nargs="?",
+        help="sciknoweval: a .parquet file, or owner/name of the hub; harbor: a folder of the server or an archive (default: our sample bank)",
+    )
+    sub.add_argument("--compile", action="store_true", help="harbor: the bank is authored (sparse); compile it first")
+    sub.add_argument("--ref", default="", help="harbor: read this commit, branch or tag of the checkout that holds the folder")
     sub.add_argument("--bank", default="", help="name of the bank (default: the environment's)")
     sub.add_argument("--split-column", choices=["split", "split_naive"], default="split")
 

@@ -190,6 +190,8 @@ def import_bank(options) -> int:
 def _start_import(client: Client, options) -> dict:
     if options.environment == "quiz":
         return client.post("/banks/imports", {"environment": "quiz", "source": "bundled", "bank": options.bank})
+    if options.environment == "harbor":
+        return _start_harbor_import(client, options)
     if not options.source:
         raise ClientError("assay: name a file of SciKnowEval questions, or owner/name of the hub")
     if Path(options.source).is_file():
@@ -202,6 +204,18 @@ def _start_import(client: Client, options) -> dict:
         "split_column": options.split_column,
     }
     return client.post("/banks/imports", body)
+
+
+def _start_harbor_import(client: Client, options) -> dict:
+    if not options.source:
+        return client.post("/banks/imports", {"environment": "harbor", "source": "bundled", "bank": options.bank})
+    path = Path(options.source)
+    if path.is_file():
+        return client.upload("/banks/imports/upload", path, environment="harbor", bank=options.bank, compile=str(options.compile).lower())
+    # A folder is read where it lies, by the server; elsewhere it has to be packed first.
+    body = {"environment": "harbor", "location": str(path.resolve()), "bank": options.bank, "compile": options.compile}
+    source = {"source": "git", "ref": options.ref} if options.ref else {"source": "path"}
+    return client.post("/banks/imports", body | source)
 
 
 def _import_ended(job: dict) -> int:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ import psutil
 
 from runner.sandbox import archives
 from runner.sandbox.base import DEFAULT_ARCHIVE, MIB, ArchiveLimits, ContainerSpec, ExecResult, Health, Leftovers, Limits, Network, Stats
-from runner.sandbox.labels import EPISODE, ROLE
+from runner.sandbox.labels import EPISODE, HOUSE, ROLE
 from runner.sandbox.pipes import Exchange, run
 from runner.sandbox.reasons import Reason, SandboxFailure
 from runner.sandbox.threads import Threads
@@ -45,12 +46,16 @@ PACK = f'cd "$1" 2>/dev/null && {{ [ -e "$2" ] || [ -L "$2" ]; }} || exit {MISSI
 
 
 class ProcessBackend(Threads):
-    """`folder` takes images and sandboxes. Nothing outlives this process but folders, which the next sweep removes."""
+    """`folder` takes images and sandboxes; node-local, shared by the processes of a house. Nothing outlives this process but folders, which
+    the next sweep removes."""
 
     name, isolation = "process", "weak"
 
-    def __init__(self, folder: Path, labels: Mapping[str, str]):
+    def __init__(self, labels: Mapping[str, str], folder: Path | None = None):
         super().__init__("sandbox")
+        if HOUSE not in labels:
+            raise ValueError(f"labels: {dict(labels)}; name the house ({HOUSE}), sweeping without it would sweep everything")
+        folder = folder or Path(tempfile.gettempdir()) / f"assay-sandboxes-{labels[HOUSE]}"
         self.folder, self.labels = Path(folder).resolve(), dict(labels)
         self.boxes: dict[str, ProcessContainer] = {}
         self._watchdog: asyncio.Task | None = None

@@ -115,7 +115,7 @@ async def judge(container: Container, task: SandboxTask, judging: Judging) -> Ve
             rewards = await read_rewards(container)
         verdict = Verdict(rewards, score(rewards, task.reward_key), output=output)
     except SandboxFailure as error:
-        verdict = Verdict(rewards, None, await _blame_memory(container, result, error), output)
+        verdict = Verdict(rewards, None, _renamed(await _blame_memory(container, error)), output)
     if result.exit_code is not None:
         await _keep(container, folder)
     _write_output(folder, output)
@@ -130,7 +130,7 @@ def _require_end(result: ExecResult, timeout: float) -> None:
         raise SandboxFailure(Reason.VERIFIER_OUTPUT_FLOOD, f"the verifier printed over {FLOOD >> 20} MiB; a grader prints a report")
 
 
-async def _blame_memory(container: Container, result: ExecResult, error: SandboxFailure) -> SandboxFailure:
+async def _blame_memory(container: Container, error: SandboxFailure) -> SandboxFailure:
     """A grader whose solver was killed for its memory writes no reward, or waits for ever: name the cause, not the symptom."""
     with suppress(SandboxFailure):
         if await container.out_of_memory():

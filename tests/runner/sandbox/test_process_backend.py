@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 @pytest.fixture
 async def node(house, tmp_path):
-    async with Node(ProcessBackend(tmp_path / "sandboxes", {HOUSE: house}), tmp_path / "node", name="here", slots=4) as node:
+    async with Node(ProcessBackend({HOUSE: house}, tmp_path / "sandboxes"), tmp_path / "node", name="here", slots=4) as node:
         yield node
         left = await node.backend.attached({})
     assert left == [] and list((tmp_path / "sandboxes" / "boxes").iterdir()) == []
@@ -162,7 +162,7 @@ import asyncio, sys
 from runner.sandbox.base import ContainerSpec, Limits
 from runner.sandbox.process_backend import ProcessBackend
 async def main():
-    backend = ProcessBackend(sys.argv[1], {"assay.house": "victim", "assay.episode": "e"})
+    backend = ProcessBackend({"assay.house": "victim", "assay.episode": "e"}, sys.argv[1])
     await backend.open()
     box = await backend.create(ContainerSpec("", Limits(memory_mb=256)))
     await box.exec(["sh", "-c", "setsid sleep 4243 > /dev/null 2>&1 &"], timeout=20)
@@ -185,7 +185,7 @@ async def test_a_killed_runner_takes_its_sandboxes_along_and_its_folders_are_swe
     while running():
         assert time.monotonic() < deadline, "the sandbox outlived its runner"
         await asyncio.sleep(0.05)
-    async with Node(ProcessBackend(tmp_path, {HOUSE: "victim"}), tmp_path / "node", name="here") as node:
+    async with Node(ProcessBackend({HOUSE: "victim"}, tmp_path), tmp_path / "node", name="here") as node:
         assert node.swept.containers == 1 and await node.backend.attached({}) == []
 
 

@@ -91,7 +91,7 @@ def _start(house: House, front: Front, background: bool, ray: bool) -> Server:
         front.start(application.beat(house, dict(os.environ)))
     front.wait_for("web", http_probe(f"{url}/healthz"), seconds=START_S)
     if ray:
-        front.wait_for("ray", http_probe(f"{os.environ['RAY_ADDRESS']}/api/jobs/"), seconds=START_S)
+        front.wait_for("ray", ray_head.probe(house, os.environ["RAY_ADDRESS"]), seconds=START_S)
     import django
 
     django.setup()
@@ -102,4 +102,5 @@ def start_ray(front: Front) -> str:
     for_jobs = {key: value for key, value in os.environ.items() if key not in NOT_FOR_JOBS}
     service, address = ray_head.service(front.house, for_jobs)
     front.start(service)
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(ray_head.token_file(front.house))
     return address

@@ -19,7 +19,7 @@ class Environment:
     """Every setting the control plane takes from outside.
 
     ``database_url`` is a libpq URL, ``redis_url`` a redis-py URL (``redis://`` or ``unix://``), ``ray_address`` the base of Ray's Jobs
-    REST API, ``public_url`` the base URL that browsers reach and ``callback_url`` the one that runners reach (the same unless the nodes
+    REST API, ``ray_token`` what that Ray asks for (empty: nothing; the variables are Ray's own), ``public_url`` the base URL that browsers reach and ``callback_url`` the one that runners reach (the same unless the nodes
     sit in a network of their own); base URLs end without a slash.
     """
 
@@ -31,6 +31,7 @@ class Environment:
     database_pool: int
     redis_url: str
     ray_address: str
+    ray_token: str
     public_url: str
     callback_url: str
     secret_key: str
@@ -72,6 +73,7 @@ def read_environment(environ=os.environ) -> Environment:
         database_pool=whole_number("ASSAY_DB_POOL", values.get("ASSAY_DB_POOL", "0")),
         redis_url=setting("REDIS_URL", "set it to redis://:password@host:6379/0"),
         ray_address=url("RAY_ADDRESS", setting("RAY_ADDRESS", "set it to the Jobs REST base of the Ray head, e.g. http://ray-head:8265")),
+        ray_token=ray_token(values),
         public_url=public_url,
         callback_url=callback_url,
         secret_key=values.get("SECRET_KEY") or (embedded_secret(home) if mode == "embedded" else setting("SECRET_KEY", SECRET_REMEDY)),
@@ -122,6 +124,16 @@ def url(name: str, value: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(f"{name} is {value!r}; it must be an http:// or https:// address with a host.")
     return value.rstrip("/")
+
+
+def ray_token(values: dict[str, str]) -> str:
+    path = values.get("RAY_AUTH_TOKEN_PATH")
+    if values.get("RAY_AUTH_TOKEN") or not path:
+        return values.get("RAY_AUTH_TOKEN", "")
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise SettingsError(f"RAY_AUTH_TOKEN_PATH is {path!r}, which cannot be read ({error.strerror}); name the file that Ray was given.") from None
 
 
 def whole_number(name: str, value: str) -> int:

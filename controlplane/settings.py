@@ -22,6 +22,7 @@ ASSAY_STORAGE = ENV.storage
 ASSAY_URL = ENV.public_url
 ASSAY_CALLBACK_URL = ENV.callback_url
 RAY_ADDRESS = ENV.ray_address
+RAY_AUTH_TOKEN = ENV.ray_token
 REDIS_URL = ENV.redis_url
 
 INSTALLED_APPS = [

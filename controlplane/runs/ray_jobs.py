@@ -85,6 +85,7 @@ class RayJobs:
     def __init__(self, address: str | None = None, timeout: float = TIMEOUT_S):
         self.address = address or settings.RAY_ADDRESS
         self._http = house_client(self.address, timeout)
+        self._headers = {"Authorization": f"Bearer {settings.RAY_AUTH_TOKEN}"} if settings.RAY_AUTH_TOKEN else {}
 
     def submit(self, submission_id: str, entrypoint: str, env: dict[str, str], metadata: dict[str, str], resources: dict[str, float]) -> None:
         """Start a job. Raises JobExists when it was submitted before."""
@@ -139,11 +140,13 @@ class RayJobs:
 
     def _json(self, method: str, path: str, body: dict | None = None, missing_is_none: bool = False):
         try:
-            response = self._http.request(method, path, json=body)
+            response = self._http.request(method, path, json=body, headers=self._headers)
         except httpx.HTTPError as error:
             raise RayUnreachable(f"Ray at {self.address} did not answer: {error or type(error).__name__}") from None
         if response.status_code == 404 and missing_is_none:
             return None
+        if response.status_code in (401, 403):
+            raise RayUnreachable(f"Ray at {self.address} does not take our token; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to its own")
         if response.is_error:
             raise _error(response)
         try:

@@ -77,12 +77,12 @@ class Front:
         os.close(self.lock)
 
 
-def http_probe(url: str):
+def http_probe(url: str, headers: dict[str, str] | None = None):
     """A probe that is content with a 2xx answer to GET `url`."""
 
     def probe() -> None:
         try:
-            with DIRECT.open(url, timeout=5):
+            with DIRECT.open(urllib.request.Request(url, headers=headers or {}), timeout=5):
                 return
         except (OSError, HTTPException) as error:
             raise NotReady(f"{url}: {error}") from None

@@ -16,7 +16,7 @@ from controlplane.services.house import House, HouseError, house_at
 DEFAULT_PORT = 8000
 DISK_NEEDED_GIB = 3
 # What jobs on Ray must not inherit: the control plane's own keys, and an address that would redirect `ray.init()`.
-NOT_FOR_JOBS = ("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "RAY_ADDRESS")
+NOT_FOR_JOBS = ("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "RAY_ADDRESS", "RAY_AUTH_TOKEN")
 
 
 class Ended(BaseException):
@@ -80,9 +80,9 @@ def boot(front: Front, port: int) -> tuple[str, str]:
     given = {"ASSAY_URL": url, "ASSAY_HOME": str(house.home), "ASSAY_STORAGE": str(house.home / "storage"), **os.environ}
     given.setdefault("SECRET_KEY", embedded_secret(house.home))
     stores = start_stores(front)
-    ray_address = start_ray(front, given)
-    environment = {**given, **stores, "RAY_ADDRESS": ray_address}
-    house.write_environment({key: environment[key] for key in ("ASSAY_URL", "DATABASE_URL", "REDIS_URL", "RAY_ADDRESS")})
+    ray = start_ray(front, given)
+    environment = {**given, **stores, **ray}
+    house.write_environment({key: environment[key] for key in ("ASSAY_URL", "DATABASE_URL", "REDIS_URL", *ray)})
     with step("Database and pages"):
         login = prepare(house, environment)
     front.start(application.web(house, environment, port))
@@ -93,18 +93,18 @@ def boot(front: Front, port: int) -> tuple[str, str]:
         front.wait_for("web", http_probe(f"{url}/healthz"), seconds=120)
     if "RAY_ADDRESS" not in os.environ:
         with step("Ray"):
-            front.wait_for("ray", http_probe(f"{ray_address}/api/jobs/"), seconds=180)
+            front.wait_for("ray", ray_head.probe(house, ray["RAY_ADDRESS"]), seconds=180)
     return url, login
 
 
-def start_ray(front: Front, environment: dict[str, str]) -> str:
-    """Starts it early and waits for it last: it takes longest, and nothing before the first run needs it."""
+def start_ray(front: Front, environment: dict[str, str]) -> dict[str, str]:
+    """The variables that lead to Ray. It starts early and is waited for last: it takes longest, and only a first run needs it."""
     if "RAY_ADDRESS" in os.environ:
-        return os.environ["RAY_ADDRESS"]
+        return {"RAY_ADDRESS": os.environ["RAY_ADDRESS"]}
     for_jobs = {key: value for key, value in environment.items() if key not in NOT_FOR_JOBS}
     service, address = ray_head.service(front.house, for_jobs)
     front.start(service)
-    return address
+    return {"RAY_ADDRESS": address, "RAY_AUTH_TOKEN_PATH": str(ray_head.token_file(front.house))}
 
 
 def start_stores(front: Front) -> dict[str, str]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -55,13 +56,15 @@ def status(home) -> dict:
     return json.loads(command(home, "status", "--json").communicate()[0])
 
 
-def post_job(address: str, script: str) -> None:
+def post_job(address: str, script: str, **headers: str) -> None:
     body = json.dumps({"entrypoint": f"{sys.executable} -c '{script}'"}).encode()
-    request = urllib.request.Request(f"{address}/api/jobs/", data=body, headers={"content-type": "application/json"})
+    request = urllib.request.Request(f"{address}/api/jobs/", data=body, headers={"content-type": "application/json", **headers})
     deadline = time.monotonic() + 60
     while True:
         try:
             return DIRECT.open(request, timeout=20).close()
+        except urllib.error.HTTPError:
+            raise
         except OSError:
             # On a loaded machine Ray may be restarting after its own health check gave up.
             if time.monotonic() > deadline:
@@ -93,7 +96,10 @@ def test_up_serves_on_loopback_only_and_no_death_leaves_a_process(home):
         assert "already up" in command(home, "up").communicate()[0]
 
         address = next(line for line in (home / "environment").read_text().splitlines() if line.startswith("RAY_ADDRESS")).split("=")[1]
-        post_job(address, "import time; time.sleep(600)")
+        for headers in ({}, {"Authorization": "Bearer guessed"}):
+            with pytest.raises(urllib.error.HTTPError, match="40[13]"):
+                post_job(address, "import time; time.sleep(600)", **headers)
+        post_job(address, "import time; time.sleep(600)", Authorization=f"Bearer {(home / 'ray-token').read_text()}")
         family = processes.descendants(up.pid)
         assert listening_addresses({process.pid for process in family}) <= {"127.0.0.1", "::ffff:127.0.0.1"}
     finally:

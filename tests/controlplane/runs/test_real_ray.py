@@ -13,10 +13,10 @@ import pytest
 from controlplane.cluster.models import Grant, Node
 from controlplane.runs import reconcile
 from controlplane.runs.models import Run
-from controlplane.runs.ray_jobs import JobExists, RayJobs
+from controlplane.runs.ray_jobs import JobExists, RayJobs, RayUnreachable
 from controlplane.runs.services import request_stop
 from controlplane.services import ray_head
-from controlplane.services.front import Front, http_probe
+from controlplane.services.front import Front
 from controlplane.services.house import House
 from tests.controlplane.runs.conftest import make_due, run_due
 
@@ -26,8 +26,8 @@ DRIVER = Path(__file__).with_name("trivial_driver.py")
 
 
 @pytest.fixture(scope="module")
-def head():
-    """Address of a head of this module's own."""
+def cluster():
+    """Address and token of a head of this module's own."""
     folder = Path(f"/tmp/assay-test-ray-{os.getpid()}-{secrets.token_hex(3)}")
     folder.mkdir(mode=0o711)
     house = House(home=folder / "home", data=folder / "data", runtime=folder / "run")
@@ -36,8 +36,15 @@ def head():
         front.remove_at_end(folder)
         service, address = ray_head.service(house, inherited)
         front.start(service)
-        front.wait_for("ray", http_probe(f"{address}/api/jobs/"), seconds=120)
-        yield address
+        front.wait_for("ray", ray_head.probe(house, address), seconds=120)
+        yield address, ray_head.token_file(house).read_text()
+
+
+@pytest.fixture
+def head(cluster, settings):
+    """Its address, the control plane having its token."""
+    address, settings.RAY_AUTH_TOKEN = cluster
+    return address
 
 
 def until(condition, seconds=120.0):
@@ -65,6 +72,13 @@ def test_a_job_is_submitted_once_found_and_stopped(head):
     assert client.stop(name) is True
     assert until(lambda: client.job(name).is_over and client.job(name)).status == "STOPPED"
     assert client.delete(name) is True and client.job(name) is None
+
+
+def test_without_the_token_nothing_is_run_or_read(head, settings):
+    for settings.RAY_AUTH_TOKEN in ("", "guessed"):
+        for ask in (lambda client: client.submit("assay-stranger", "true", {}, {}, {}), RayJobs.jobs, RayJobs.nodes):
+            with pytest.raises(RayUnreachable, match="does not take our token"):
+                ask(RayJobs(head, timeout=PATIENT_S))
 
 
 def step(run, wanted, number):

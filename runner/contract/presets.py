@@ -32,7 +32,7 @@ _SAMPLE = {
     "experiment": "sample",
     "model": {"source": {"type": "builtin", "name": "assay-tiny"}, "max_length": 64},
     "environment": {"type": "quiz"},
-    "sampling": {"max_new_tokens": 2},
+    "sampling": {"max_new_tokens": 3},
     "stages": [
         {
             "type": "sft",

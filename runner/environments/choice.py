@@ -39,6 +39,8 @@ class ChoiceEnvironment:
     """One episode on one question. A reply that names no option scores 0 and ends the episode as parse_failed."""
 
     grader = "exact-label"
+    label_of = staticmethod(extract_label)
+    """Which option a reply chooses."""
 
     def __init__(self) -> None:
         self._payload: ChoicePayload | None = None
@@ -61,7 +63,7 @@ class ChoiceEnvironment:
         """1.0 for the keyed label, 0.0 for any other reply."""
         if self._payload is None or self._reply is None:
             return Grade(None, "nothing to grade: the episode has no reply", grader=self.grader, termination=Termination.VERIFIER_ERROR)
-        found = extract_label(self._reply, self._payload.choices)
+        found = self.label_of(self._reply, self._payload.choices)
         key = self._payload.answer_key
         evidence = {"label": found.label, "key": key, "rule": found.rule}
         if found.label is None:

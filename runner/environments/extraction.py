@@ -29,6 +29,12 @@ class Extraction:
     rule: str
 
 
+def whole_label(reply: str, choices: Sequence[Choice]) -> Extraction:
+    """The label that is all of `reply`: the first rule alone."""
+    found = _whole(reply, [choice.label for choice in choices])
+    return _agreed(found, "whole") if found else Extraction(None, "not a label alone")
+
+
 def extract_label(reply: str, choices: Sequence[Choice]) -> Extraction:
     """The label among those of `choices` that `reply` settles on."""
     text = reply.rpartition("</think>")[2].strip()

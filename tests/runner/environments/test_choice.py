@@ -19,9 +19,9 @@ def task(**changes) -> Task:
     return Task(key="t", split="train", payload={**payload, **changes})
 
 
-def play(task_: Task, reply: str | None):
+def play(task_: Task, reply: str | None, settings=None):
     async def episode():
-        environment = make_environment(QuizEnvironment())
+        environment = make_environment(settings or QuizEnvironment())
         try:
             observation = await environment.start(task_, 7)
             step = await environment.step(reply) if reply is not None else None
@@ -52,6 +52,14 @@ def test_grades_the_extracted_letter(reply, score, parsed, termination):
     assert (grade.score, grade.parsed, grade.termination) == (score, parsed, termination)
     assert grade.evidence["key"] == "C"
     assert grade.checks["parsed"] == float(parsed)
+
+
+@pytest.mark.parametrize(("reply", "parsed"), [("C", True), (" c. ", True), (" gold C", False), ("The answer is C", False), ("gold", False)])
+def test_the_quiz_takes_a_letter_and_nothing_beside_it_where_sciknoweval_reads_the_whole_reply(reply, parsed):
+    _, _, quiz = play(task(), reply)
+    _, _, open_reply = play(task(), reply, SciKnowEvalEnvironment(bank="b"))
+    assert (quiz.parsed, quiz.score) == (parsed, float(parsed))
+    assert open_reply.parsed
 
 
 def test_an_episode_without_a_reply_has_no_score():

@@ -17,7 +17,7 @@ contains
     write(unit, '(a, i0, a, i0)') '# rows ', size(q, 2) * size(q, 3), ' columns ', size(q, 1)
     do s = 1, size(q, 3)
       do j = 1, size(q, 2)
-        write(unit, '(*(es24.16e3))') q(:, j, s)
+        write(unit, '(*(es25.16e3))') q(:, j, s)
       end do
     end do
     close(unit)

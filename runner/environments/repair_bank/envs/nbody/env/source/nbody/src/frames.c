@@ -24,7 +24,7 @@ void write_frame(const char *folder, int number, int step, double time, double d
     fprintf(file, "# frame %d step %d time %.16e dt %.16e\n", number, step, time, dt);
     fprintf(file, "# rows %d columns 6\n", s->n);
     for (int i = 0; i < s->n; i++)
-        fprintf(file, "%24.16e%24.16e%24.16e%24.16e%24.16e%24.16e\n", s->x[i][0], s->x[i][1], s->x[i][2], s->v[i][0], s->v[i][1],
+        fprintf(file, "%25.16e%25.16e%25.16e%25.16e%25.16e%25.16e\n", s->x[i][0], s->x[i][1], s->x[i][2], s->v[i][0], s->v[i][1],
             s->v[i][2]);
     fclose(file);
 }

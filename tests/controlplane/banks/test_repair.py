@@ -271,7 +271,8 @@ def test_a_node_reports_anchors_whole_or_not_at_all(client, attempt, version):
 
 
 # ---------------------------------------------------------------- REST
-BASE = "/api/v1/banks/repair/versions/1"
+PATH = "/banks/repair/versions/1"
+BASE = f"/api/v1{PATH}"
 
 
 def test_findings_come_with_remedies(member, version):
@@ -293,12 +294,12 @@ def test_files_are_sent_before_the_bank_that_names_them(member, team, tmp_path, 
     bank = {"file": SimpleUploadedFile("bank.zst", write_bank([record])[0]), "environment": "harbor"}
     refused = member.post("/api/v1/banks/repair/versions", bank)
     assert refused.status_code == 422 and "not in the store" in refused.content.decode()
-    assert member.post("/api/v1/bank-files/missing", {"digests": names}).json() == {"missing": names}
+    assert member.send("POST", "/bank-files/missing", {"digests": names}).json() == {"missing": names}
     sent = {"files": [SimpleUploadedFile(name, content) for name, content in contents.items()]}
     assert member.post("/api/v1/bank-files", sent).json() == {"stored": 5}
     bank["file"].seek(0)
     assert member.post("/api/v1/banks/repair/versions", bank).status_code == 201
-    assert member.post("/api/v1/bank-files/missing", {"digests": names}).json() == {"missing": []}
+    assert member.send("POST", "/bank-files/missing", {"digests": names}).json() == {"missing": []}
     lie = {"files": [SimpleUploadedFile("0" * 64, b"x")]}
     assert member.post("/api/v1/bank-files", lie).status_code == 422
 
@@ -306,27 +307,27 @@ def test_files_are_sent_before_the_bank_that_names_them(member, team, tmp_path, 
 def test_another_teams_files_are_not_told_of(as_token, outsider, other_team, version):
     stranger = as_token(outsider, "admin", team=other_team)
     names = list(BankFile.objects.values_list("digest", flat=True))
-    assert sorted(stranger.post("/api/v1/bank-files/missing", {"digests": names}).json()["missing"]) == sorted(names)
+    assert sorted(stranger.send("POST", "/bank-files/missing", {"digests": names}).json()["missing"]) == sorted(names)
     for path in ("anchors", "findings", "task-files?task=demo/a"):
         assert stranger.get(f"{BASE}/{path}").status_code == 404
 
 
 def test_anchors_over_rest(member, version, as_token, viewer):
     assert member.get(f"{BASE}/anchors").json()["state"] == "unproven"
-    assert member.post(f"{BASE}/anchors/start").json()["state"] == "proving"
+    assert member.send("POST", f"{PATH}/anchors/start").json()["state"] == "proving"
     results = [
         {"task": key, "agent": agent, "score": float(agent == "oracle"), "floor": 0.35} for key in ("demo/a", "demo/b") for agent in ("oracle", "nop")
     ]
-    assert as_token(viewer, "read").post(f"{BASE}/anchors", {"results": results}).status_code == 403
-    found = member.post(f"{BASE}/anchors", {"results": results, "finished": True}).json()
+    assert as_token(viewer, "read").send("POST", f"{PATH}/anchors", {"results": results}).status_code == 403
+    found = member.send("POST", f"{PATH}/anchors", {"results": results, "finished": True}).json()
     assert (found["state"], found["missing"], found["proving_since"]) == ("proven", 0, None)
     assert [row["task"] for row in found["rows"]] == ["demo/a", "demo/b"]
     assert found["rows"][0]["oracle"]["score"] == 1.0
-    bad = member.post(f"{BASE}/anchors", {"results": [{"task": "demo/a", "agent": "oracle", "score": "1"}]})
+    bad = member.send("POST", f"{PATH}/anchors", {"results": [{"task": "demo/a", "agent": "oracle", "score": "1"}]})
     assert bad.status_code == 422 and bad.json()["errors"][0]["pointer"] == "/results/score"
-    taken = member.post(f"{BASE}/quarantine", {"task": "demo/b", "reason": "flaky"}).json()
+    taken = member.send("POST", f"{PATH}/quarantine", {"task": "demo/b", "reason": "flaky"}).json()
     assert [row["quarantine_reason"] for row in taken["rows"]] == ["", "flaky"]
-    assert member.post(f"{BASE}/release", {"task": "demo/b"}).json()["rows"][1]["quarantined_at"] is None
+    assert member.send("POST", f"{PATH}/release", {"task": "demo/b"}).json()["rows"][1]["quarantined_at"] is None
 
 
 def test_a_task_is_downloaded(member, version):

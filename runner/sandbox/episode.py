@@ -249,7 +249,8 @@ class Episode:
         try:
             await self._collect()
         except SandboxFailure as error:
-            return self._ungraded(self.failure or error)
+            ended = error.termination if termination is Termination.FINISHED else termination
+            return self.result(ended, failure=self.failure or error)
         if HANDLING[termination].reward == "null":
             return self.result(termination, failure=self.failure)
         verdict = await self._verdict()
@@ -262,7 +263,7 @@ class Episode:
             return replace(self._ungraded(self.failure or verdict.failure, verdict), **seen)
         return replace(self.result(termination, verdict=verdict, failure=self.failure or first), **seen)
 
-    def _ungraded(self, failure: SandboxFailure, verdict: Verdict | None = None) -> EpisodeResult:
+    def _ungraded(self, failure: SandboxFailure, verdict: Verdict) -> EpisodeResult:
         ended = self.agent_termination
         termination = verifier_termination(failure) if ended is Termination.FINISHED else ended
         return self.result(termination, verdict=verdict, failure=failure)
@@ -274,7 +275,7 @@ class Episode:
             return first, True
 
     async def _collect(self) -> None:
-        async with self.phase(Phase.COLLECT, self.budgets.collect, Reason.BACKSTOP):
+        async with self.phase(Phase.COLLECT, self.budgets.collect, Reason.COLLECT_TIMEOUT):
             if self.task.separate:
                 # Frozen, so that nothing is swapped while it is read; a container that died of something is read as it lies.
                 with suppress(SandboxFailure):

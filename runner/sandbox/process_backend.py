@@ -27,6 +27,7 @@ import psutil
 from runner.sandbox import archives
 from runner.sandbox.base import DEFAULT_ARCHIVE, MIB, ArchiveLimits, ContainerSpec, ExecResult, Health, Leftovers, Limits, Network, Stats
 from runner.sandbox.labels import EPISODE, HOUSE, ROLE
+from runner.sandbox.locks import Held, try_lock
 from runner.sandbox.pipes import Exchange, run
 from runner.sandbox.reasons import Reason, SandboxFailure
 from runner.sandbox.threads import Threads
@@ -41,6 +42,7 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/
 PREPARE = "prepare.sh"
 BUILD_LIMITS = Limits(cpus=2, memory_mb=4096, disk_mb=8192, pids=1024)
 SHOWN = 2000
+LOCK = "lock"
 MISSING = 44
 PACK = f'cd "$1" 2>/dev/null && {{ [ -e "$2" ] || [ -L "$2" ]; }} || exit {MISSING}; exec tar -cf - -- "$2" 2>/dev/null'
 
@@ -93,7 +95,7 @@ class ProcessBackend(Threads):
     ) -> str:
         """Runs `prepare.sh` in a copy of the context: at /tests for a verifier, else at /build, which does not stay."""
         where = "/tests" if labels.get(ROLE) == "verifier" else "/build"
-        spec = ContainerSpec("", BUILD_LIMITS, network, {**labels, EPISODE: f"build {tag}"}, env=dict(args or {}), workdir=where)
+        spec = ContainerSpec("", BUILD_LIMITS, network, labels, env=dict(args or {}), workdir=where)
         box = await self.create(spec)
         try:
             await self.call(_unpack_context, context, box.root / where.lstrip("/"), box.user)
@@ -170,11 +172,18 @@ class ProcessBackend(Threads):
         return [found for _, found in self._found({**self.labels, **labels})]
 
     async def remove_labelled(self, labels: Mapping[str, str], keep: Callable[[str], bool] = lambda episode: False) -> Leftovers:
-        due = [(path, found) for path, found in list(self._found({**self.labels, **labels})) if not keep(found.get(EPISODE, ""))]
-        for path, _ in due:
+        """Of our own, what has an episode (a build has none); of others', what a process that ended left."""
+        count = 0
+        for path, found in list(self._found({**self.labels, **labels})):
             box = self.boxes.get(path.name)
-            await (box.remove() if box else self.call(lambda path=path: shutil.rmtree(path, ignore_errors=True)))
-        return Leftovers(containers=len(due))
+            if box and EPISODE in found and not keep(found[EPISODE]):
+                await box.remove()
+                count += 1
+            elif not box and (held := try_lock(path / LOCK)):
+                await self.call(lambda path=path: shutil.rmtree(path, ignore_errors=True))
+                held.release()
+                count += 1
+        return Leftovers(containers=count)
 
     async def sweep_images(self, older_than: float, batch: int = 200) -> Leftovers:
         """Half-made images of builds that were cut off."""
@@ -184,7 +193,14 @@ class ProcessBackend(Threads):
         return Leftovers(images=len(due))
 
     async def health(self) -> Health:
-        return Health(None, "no container engine: sandboxes of processes", 0.0, len(self.boxes), 0, "process")
+        """Starts a sandbox to see whether this machine allows it."""
+        started = time.monotonic()
+        try:
+            box = await self.create(ContainerSpec(""))
+            await box.remove()
+        except SandboxFailure as error:
+            return Health(error.reason, str(error))
+        return Health(None, "no container engine: sandboxes of processes", time.monotonic() - started, len(self.boxes), 0, "process")
 
 
 def _unpack_context(context: BinaryIO, target: Path, user: int) -> None:
@@ -218,13 +234,14 @@ class ProcessContainer:
         self.ended: SandboxFailure | None = None
         self.process: subprocess.Popen | None = None
         self.control: socket.socket | None = None
+        self.held: Held | None = None
         self._asking = threading.Lock()
 
     # ------------------------------------------------------------------ life
 
     def lay_out(self, image: Path | None) -> None:
         self.root.mkdir(parents=True)
-        # The parents of a root may be closed to others, not the root itself.
+        self.held = try_lock(self.folder / LOCK)
         (self.folder / "labels.json").write_text(json.dumps(self.labels))
         if image:
             shutil.copytree(image, self.root, symlinks=True, dirs_exist_ok=True)
@@ -314,6 +331,8 @@ class ProcessContainer:
                 self.process.kill()
                 self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.held:
+            self.held.release()
 
     # ------------------------------------------------------------------ commands
 

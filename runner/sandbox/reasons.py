@@ -39,6 +39,7 @@ class Reason(StrEnum):
     ARCHIVE_SPECIAL_FILE = "archive_special_file"
     ARCHIVE_TOO_LARGE = "archive_too_large"
     ARCHIVE_TOO_MANY_FILES = "archive_too_many_files"
+    COLLECT_TIMEOUT = "collect_timeout"
     ARCHIVE_DAMAGED = "archive_damaged"
 
     VERIFIER_BUILD_FAILED = "verifier_build_failed"

@@ -230,6 +230,16 @@ async def test_a_task_that_cannot_be_prepared_says_why(node, runner, tmp_path):
     assert "prepare.sh" in result.detail and list((tmp_path / "sandboxes" / "images").iterdir()) == []
 
 
-async def test_the_reaper_takes_what_no_living_episode_owns(node):
+async def test_the_reaper_takes_what_no_living_episode_owns_and_no_build(node, house, tmp_path):
     await node.backend.create(ContainerSpec("", SMALL, labels={EPISODE: "dead"}))
+    build = await node.backend.create(ContainerSpec("", SMALL))
+    async with Node(ProcessBackend({HOUSE: house}, node.backend.folder), tmp_path / "node", name="here") as beside:
+        assert beside.swept.containers == 0, "what another living process runs is its own to sweep"
     assert (await node.reap()).containers == 1
+    assert (await sh(build, "echo here")).stdout == b"here\n"
+    await build.remove()
+
+
+async def test_the_health_of_a_machine_is_that_it_can_start_one(node):
+    health = await node.health()
+    assert health.reason is None and health.list_seconds > 0

@@ -1,6 +1,7 @@
 """What a driver is told to do: claimed from the control plane, or read from files for a run without one."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,10 @@ class Resume:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One attempt at one run. `storage` is the run's folder, `cache` holds banks and built models of all runs; all its nodes see both."""
+    """One attempt at one run. `storage` is the run's folder, `cache` holds banks and built models of all runs; all its nodes see both.
+
+    `quarantined` are keys of tasks that nobody draws.
+    """
 
     run: str
     attempt: str
@@ -57,6 +61,7 @@ class Assignment:
     cache: Path
     resume: Resume | None = None
     model_checkpoint: Path | None = None
+    quarantined: frozenset[str] = frozenset()
 
     @property
     def folder(self) -> Path:
@@ -85,6 +90,7 @@ def from_claim(reply: dict[str, Any], attempt: str) -> Assignment:
         cache=Path(os.environ.get("ASSAY_CACHE") or storage.parent.parent / "cache"),
         resume=Resume(str(resume["checkpoint"]), Path(resume["path"]), int(resume["step"])) if resume else None,
         model_checkpoint=Path(source["path"]) if source else None,
+        quarantined=frozenset((reply.get("bank") or {}).get("quarantined", ())),
     )
 
 
@@ -106,8 +112,11 @@ class Bank:
     demonstrations: tuple[Demonstration, ...]
 
 
-def open_bank(data: bytes, config: RunConfig, expected: str | None = None) -> Bank:
-    """Read and filter the bank. Raises Refused naming the field when it is another bank, broken, or has nothing to train on."""
+def open_bank(data: bytes, config: RunConfig, expected: str | None = None, quarantined: Collection[str] = ()) -> Bank:
+    """Read and filter the bank; the tasks `quarantined` are left out.
+
+    Raises Refused naming the field when it is another bank, broken, or has nothing to train on.
+    """
     try:
         tasks, demonstrations, found = read_bank(data)
     except InvalidBank as error:
@@ -115,7 +124,7 @@ def open_bank(data: bytes, config: RunConfig, expected: str | None = None) -> Ba
     if expected and found != expected:
         raise Refused(f"the task bank's digest is {found}, expected {expected}; import it again", "/environment/version", expected)
     environment = config.environment
-    kept = [task for task in tasks if _wanted(task, environment)]
+    kept = [task for task in tasks if task.key not in quarantined and _wanted(task, environment)]
     train = tuple(task for task in kept if task.split == environment.train_split)
     if not train and any(stage.type != "sft" for stage in config.stages):
         raise Refused(
@@ -134,4 +143,8 @@ def open_bank(data: bytes, config: RunConfig, expected: str | None = None) -> Ba
 def _wanted(task: Task, environment) -> bool:
     families = getattr(environment, "families", [])
     kept = {"domain": environment.domains, "level": environment.levels, "family": families}
-    return all(not wanted or getattr(task, name) in wanted for name, wanted in kept.items())
+    if not all(not wanted or getattr(task, name) in wanted for name, wanted in kept.items()):
+        return False
+    # Who answers menus can do nothing with a task that has none.
+    by_menu = environment.type == "harbor" and environment.agent.type == "menu"
+    return not by_menu or len(task.payload.get("menu", ())) >= 2

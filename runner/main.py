@@ -148,7 +148,7 @@ class Driver:
         self._phase("preflight")
         preflight.check_storage(self.assignment)
         data, expected = self.fetch_bank()
-        bank: Bank = open_bank(data, config, expected)
+        bank: Bank = open_bank(data, config, expected, self.assignment.quarantined)
         preflight.check_stages(config, bank)
         self._phase("connecting")
         # Actors import this package from the folder that Ray takes over from the driver.

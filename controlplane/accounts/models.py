@@ -38,9 +38,12 @@ class Membership(models.Model):
 
 
 class Project(models.Model):
+    """`alert_limits` holds the limits of alert rules that this project sets for itself, by rule."""
+
     team = models.ForeignKey(Team, models.CASCADE, related_name="projects")
     slug = models.SlugField()
     name = models.CharField(max_length=120)
+    alert_limits = models.JSONField(default=dict, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = TeamQuerySet.as_manager()

@@ -30,6 +30,7 @@ VERBS: dict[str, Role] = {
     "checkpoint.delete": Role.MEMBER,
     "episode.label": Role.MEMBER,
     "alert.close": Role.MEMBER,
+    "alert.limit": Role.ADMIN,
     "node.cordon": Role.ADMIN,
     "token.create": Role.VIEWER,
     "token.revoke": Role.VIEWER,

@@ -8,7 +8,8 @@ from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema
 
-from controlplane.alerts import selectors
+from controlplane.accounts.models import Project
+from controlplane.alerts import selectors, services
 from controlplane.alerts.models import Incident
 from controlplane.api.pagination import Page, Paging
 from controlplane.runs.models import Run
@@ -42,3 +43,23 @@ def list_incidents(request: HttpRequest, run_id: UUID, paging: Query[Paging]):
     """Newest first; one that is open has no `closed_at`."""
     run = get_object_or_404(Run.objects.for_user(request.user), pk=run_id)
     return paging.page(selectors.incidents(request.user).filter(run=run), "-opened_at", "-id")
+
+
+class LimitIn(Schema):
+    rule: str = Field(description="Name of a rule, as incidents carry it.")
+    limit: float | None = Field(description="The project's own limit; null goes back to the dictionary's.")
+
+
+@router.get("/projects/{slug:project}/alert-limits", response=dict[str, float])
+def read_alert_limits(request: HttpRequest, project: str):
+    """The limits that differ from the dictionary's, by rule."""
+    return get_object_or_404(Project.objects.for_user(request.user), slug=project).alert_limits
+
+
+@router.put("/projects/{slug:project}/alert-limits", response=dict[str, float])
+def change_alert_limit(request: HttpRequest, project: str, body: LimitIn):
+    """Give one rule a limit of the project's own."""
+    found = get_object_or_404(Project.objects.for_user(request.user), slug=project)
+    services.set_limit(request.user, found, body.rule, body.limit)
+    found.refresh_from_db()
+    return found.alert_limits

@@ -1,6 +1,7 @@
 """What is wrong with a run besides its curves: no step, no word from its runner, no disk."""
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,14 +9,18 @@ import numpy as np
 from django.conf import settings
 from django.utils import timezone
 
+from controlplane.alerts.rules import COLLAPSE_FALL, collapse
 from controlplane.runs.forecast import existing, size, spoken_time
 from controlplane.runs.inquiry import CONTACT_S
 from controlplane.runs.models import Attempt, Run
-from controlplane.telemetry.selectors import Tail
+from controlplane.telemetry.selectors import Tail, slowest_sample
 from runner.contract.metrics import STALL_SECONDS
 from runner.contract.states import AttemptState
 
-STEP_TIME = "timing_s/step"
+STEP_TIME, TOKENS_PER_TURN, AT_TURN_LIMIT = "timing_s/step", "episode/tokens_per_turn", "termination/max_turns_exceeded/fraction"
+WATCHED = (STEP_TIME, TOKENS_PER_TURN, AT_TURN_LIMIT)
+IN_CONTAINERS = "harbor"
+ENGINE_SLOW_S, ENGINE_WINDOW_S = 20.0, 900.0
 STEPS_FOR_MEDIAN = 20
 STALL_MEDIANS = 5
 DISK_WARNING, DISK_CRITICAL = 0.90, 0.97
@@ -39,8 +44,35 @@ class Condition:
         return self.status in ("warning", "critical")
 
 
-def conditions(run: Run, attempt: Attempt | None, step_times: Tail) -> list[Condition]:
-    return [progress(attempt, step_times), contact(attempt), disk()]
+def conditions(run: Run, attempt: Attempt | None, tails: Mapping[str, Tail]) -> list[Condition]:
+    """`tails` holds the WATCHED series."""
+    found = [progress(attempt, tails[STEP_TIME]), contact(attempt), disk()]
+    if run.environment == IN_CONTAINERS:
+        found += [truncation(tails), engine(run)]
+    return found
+
+
+def truncation(tails: Mapping[str, Tail]) -> Condition:
+    """Replies shrink while more episodes reach the turn limit: how unmasked truncation ruins a run."""
+    finding = collapse(tails[TOKENS_PER_TURN].value, tails[AT_TURN_LIMIT].value)
+    advice = "Stop, and go on from a checkpoint before the fall with train_truncated off."
+    fixed = {"rule": "collapse pattern", "title": "Shorter turns, more cut off", "limit_text": f"≤ {COLLAPSE_FALL:.0%} fall"}
+    status = "unknown" if finding.value is None else "critical" if finding.broken else "ok"
+    told = f"tokens a turn fell by {finding.value or 0:.0%} while the turn limit is reached more often"
+    return Condition(status=status, value=finding.value, limit=COLLAPSE_FALL, message=told, advice=advice, **fixed)
+
+
+def engine(run: Run) -> Condition:
+    """A container engine that answers slowly takes work and then hangs; one that does not answer at all has no newer sample."""
+    advice = "Take the node out, end its episodes, restart the engine. Its image cache survives; never prune the builder's."
+    limit = {"limit": ENGINE_SLOW_S, "limit_text": f"≤ {ENGINE_SLOW_S:.0f} s"}
+    fixed = {"rule": "container engine", "title": "Engine latency", "advice": advice, **limit}
+    found = slowest_sample(run, "docker/ps_latency_s/", within_s=ENGINE_WINDOW_S)
+    if found is None:
+        return Condition(status="unknown", value=None, message="", **fixed)
+    name, seconds = found
+    status = "critical" if seconds > ENGINE_SLOW_S else "ok"
+    return Condition(status=status, value=seconds, message=f"{name.rpartition('/')[2]} takes {seconds:.1f} s to list its containers", **fixed)
 
 
 def progress(attempt: Attempt | None, step_times: Tail) -> Condition:

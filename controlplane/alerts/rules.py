@@ -1,6 +1,7 @@
 """The rules of the metrics dictionary over the last values of a series: pure functions of arrays."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from runner.contract.metrics import METRICS, Metric, Rule
 # Below this a baseline is noise: three times nothing is still nothing.
 SMALLEST_BASELINE = 1e-6
 FEWEST_FOR_BASELINE = 5
+# Replies that shrank by more, over so many steps, against the median of the window before them.
+COLLAPSE_FALL, COLLAPSE_STEPS, COLLAPSE_WINDOW = 0.4, 3, 20
 COMPARES = {"above": "above", "ratio_above": "above", "below": "below", "ratio_below": "below"}
 RULED: dict[str, Metric] = {metric.name: metric for metric in METRICS if metric.rules and "{" not in metric.name}
 TAIL = max(rule.window + rule.for_steps for metric in RULED.values() for rule in metric.rules)
@@ -16,16 +19,31 @@ TAIL = max(rule.window + rule.for_steps for metric in RULED.values() for rule in
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule says now. `limit` is the absolute bound the values were held to, None when there is none yet."""
+    """What a rule says now. `limit` is the absolute bound the values were held to, None when there is none yet; `critical` says that the
+    newest values all lie beyond the rule's critical bound."""
 
     broken: bool
     value: float | None
     limit: float | None
     step: int | None = None
+    critical: bool = False
 
 
 def rule_name(metric: Metric, rule: Rule) -> str:
     return f"{metric.name} {rule.kind}"
+
+
+def with_limit(metric: Metric, rule: Rule, limits: Mapping[str, float]) -> Rule:
+    """The rule with its project's own limit, where the project has one. The critical bound moves with it."""
+    own = limits.get(rule_name(metric, rule))
+    if own is None:
+        return rule
+    critical = None if rule.critical is None or not rule.limit else rule.critical * own / rule.limit
+    return replace(rule, limit=float(own), critical=critical)
+
+
+def severity(rule: Rule, finding: Finding) -> str:
+    return "critical" if finding.critical else rule.severity
 
 
 def examine(rule: Rule, steps: np.ndarray, values: np.ndarray, open_limit: float | None = None) -> Finding:
@@ -46,7 +64,30 @@ def examine(rule: Rule, steps: np.ndarray, values: np.ndarray, open_limit: float
         return Finding(False, last, limit)
     beyond = newest > limit if COMPARES[rule.kind] == "above" else newest < limit
     broken = bool(beyond.any() if open_limit is not None else beyond.all())
-    return Finding(broken, last, limit, _first(steps[-rule.for_steps :], beyond))
+    return Finding(broken, last, limit, _first(steps[-rule.for_steps :], beyond), broken and _is_critical(rule, newest))
+
+
+def _is_critical(rule: Rule, newest: np.ndarray) -> bool:
+    if rule.critical is None:
+        return False
+    return bool((newest > rule.critical if COMPARES[rule.kind] == "above" else newest < rule.critical).all())
+
+
+def collapse(tokens_per_turn: np.ndarray, at_turn_limit: np.ndarray) -> Finding:
+    """The pattern of a run that unmasked truncation ruins: replies shrink while the turn limit is reached more often.
+
+    Both series are held by medians: the newest COLLAPSE_STEPS against the COLLAPSE_WINDOW before them. `value` is the fall of tokens a turn.
+    """
+    if min(len(tokens_per_turn), len(at_turn_limit)) < COLLAPSE_STEPS + FEWEST_FOR_BASELINE:
+        return Finding(False, None, COLLAPSE_FALL)
+    before, now = ([float(np.nanmedian(part)) for part in _halves(series)] for series in (tokens_per_turn, at_turn_limit))
+    (tokens_before, tokens_now), (limit_before, limit_now) = before, now
+    fall = 1 - tokens_now / max(tokens_before, SMALLEST_BASELINE)
+    return Finding(fall > COLLAPSE_FALL and limit_now > limit_before, fall, COLLAPSE_FALL)
+
+
+def _halves(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return series[:-COLLAPSE_STEPS][-COLLAPSE_WINDOW:], series[-COLLAPSE_STEPS:]
 
 
 def bound(rule: Rule, values: np.ndarray) -> float | None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from django.db.models import Q
 
-from controlplane.alerts.conditions import STEP_TIME, Condition, conditions
+from controlplane.alerts.conditions import IN_CONTAINERS, WATCHED, Condition, conditions
 from controlplane.alerts.models import Incident
-from controlplane.alerts.rules import RULED, TAIL, Finding, examine, limit_text, rule_name
+from controlplane.alerts.rules import RULED, TAIL, Finding, examine, limit_text, rule_name, severity, with_limit
 from controlplane.runs.models import Run
 from controlplane.telemetry.selectors import tail
 from runner.contract.metrics import Metric, Rule
@@ -40,18 +40,25 @@ def standing(run: Run) -> dict[str, Incident]:
 
 def health_tiles(run: Run) -> list[Tile]:
     """One tile a metric with rules, then contact, progress and disk. A fixed number of queries."""
-    tails = tail(run, [*RULED, STEP_TIME], TAIL)
-    opened = standing(run)
-    tiles = [metric_tile(metric, tails[name], opened) for name, metric in RULED.items()]
+    tails = tail(run, [*RULED, *WATCHED], TAIL)
+    opened, limits = standing(run), run.project.alert_limits
+    tiles = [metric_tile(metric, tails[name], opened, limits) for name, metric in ruled(run).items()]
     attempt = run.attempts.last()
-    return tiles + [condition_tile(condition) for condition in conditions(run, attempt, tails[STEP_TIME])]
+    return tiles + [condition_tile(condition) for condition in conditions(run, attempt, tails)]
 
 
-def metric_tile(metric: Metric, found, opened: dict[str, Incident]) -> Tile:
+def ruled(run: Run) -> dict[str, Metric]:
+    """The metrics whose rules can say something of this run: those of containers only where there are some."""
+    inside = run.environment == IN_CONTAINERS
+    return {name: metric for name, metric in RULED.items() if inside or metric.population != "container episodes"}
+
+
+def metric_tile(metric: Metric, found, opened: dict[str, Incident], limits: dict[str, float]) -> Tile:
     """The worst of the metric's rules decides the status and the limit that is shown."""
-    judged = [(_status(metric, rule, found, opened), rule) for rule in metric.rules]
+    rules = [with_limit(metric, rule, limits) for rule in metric.rules]
+    judged = [(_status(metric, rule, found, opened), rule) for rule in rules]
     (status, finding), rule = max(judged, key=lambda item: SEVERITY[item[0][0]])
-    shown = [finding_rule for finding_rule in metric.rules if finding_rule.kind != "non_finite"] or [rule]
+    shown = [finding_rule for finding_rule in rules if finding_rule.kind != "non_finite"] or [rule]
     rule = rule if status in ("warning", "critical") else shown[0]
     finding = next(one for (_, one), judged_rule in judged if judged_rule is rule)
     return Tile(metric.title, metric.name, _plain(finding.value), limit_text(rule, finding.limit), status, _help(metric, rule))
@@ -62,7 +69,9 @@ def _status(metric: Metric, rule: Rule, found, opened: dict[str, Incident]) -> t
     finding = examine(rule, found.step, found.value, incident.limit if incident else None)
     if finding.value is None:
         return "unknown", finding
-    return rule.severity if finding.broken or incident else "ok", finding
+    if not (finding.broken or incident):
+        return "ok", finding
+    return max(severity(rule, finding), incident.severity if incident else rule.severity, key=SEVERITY.get), finding
 
 
 def condition_tile(condition: Condition) -> Tile:

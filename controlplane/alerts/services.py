@@ -1,14 +1,18 @@
 """The evaluator: opens an incident when a rule is broken, closes it when the rule holds again."""
 
 import logging
+import math
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
-from controlplane.alerts.conditions import STEP_TIME, conditions
+from controlplane.accounts.models import Project
+from controlplane.accounts.roles import require
+from controlplane.alerts.conditions import WATCHED, conditions
 from controlplane.alerts.models import Incident
-from controlplane.alerts.rules import RULED, TAIL, examine, rule_name, sentence
+from controlplane.alerts.rules import RULED, TAIL, examine, rule_name, sentence, severity, with_limit
 from controlplane.runs.changes import append_event, lock_run
 from controlplane.runs.models import Run
 from controlplane.telemetry.selectors import tail
@@ -20,7 +24,7 @@ logger = logging.getLogger(__name__)
 def evaluate_all() -> None:
     """Every active run, and those that ended with an incident open. One that fails does not keep the others waiting."""
     has_open = Exists(Incident.objects.filter(run=OuterRef("pk"), closed_at=None))
-    for run in Run.objects.filter(Q(state=RunState.ACTIVE) | Q(has_open)):
+    for run in Run.objects.filter(Q(state=RunState.ACTIVE) | Q(has_open)).select_related("project"):
         try:
             evaluate_run(run)
         except Exception:
@@ -34,21 +38,23 @@ def evaluate_run(run: Run) -> None:
         for incident in opened.values():
             close(incident, None)
         return
-    tails = tail(run, [*RULED, STEP_TIME], TAIL)
+    tails, limits = tail(run, [*RULED, *WATCHED], TAIL), run.project.alert_limits
     for name, metric in RULED.items():
-        for rule in metric.rules:
+        for rule in (with_limit(metric, rule, limits) for rule in metric.rules):
             key = rule_name(metric, rule)
             finding = examine(rule, tails[name].step, tails[name].value, opened[key].limit if key in opened else None)
             if finding.broken and key not in opened:
-                told = {"message": sentence(metric, rule, finding), "advice": rule.advice, "severity": rule.severity}
+                told = {"message": sentence(metric, rule, finding), "advice": rule.advice, "severity": severity(rule, finding)}
                 open_incident(run, key, name, finding.value, finding.limit, finding.step, **told)
+            elif key in opened and finding.critical and opened[key].severity != "critical":
+                escalate(opened[key], sentence(metric, rule, finding), finding.step)
             elif key in opened and not finding.broken:
                 close(opened[key], int(tails[name].step[-1]) if len(tails[name].step) else None)
-    hold_to_conditions(run, opened, tails[STEP_TIME])
+    hold_to_conditions(run, opened, tails)
 
 
-def hold_to_conditions(run: Run, opened: dict[str, Incident], step_times) -> None:
-    for condition in conditions(run, run.attempts.last(), step_times):
+def hold_to_conditions(run: Run, opened: dict[str, Incident], tails) -> None:
+    for condition in conditions(run, run.attempts.last(), tails):
         if condition.broken and condition.rule not in opened:
             told = {"message": condition.message, "advice": condition.advice, "severity": condition.status}
             open_incident(run, condition.rule, "", condition.value, condition.limit, run.step, **told)
@@ -66,6 +72,29 @@ def open_incident(run: Run, rule: str, metric: str, value, limit, step, *, messa
     incident = Incident.objects.create(run=run, rule=rule, metric=metric, value=value, limit=limit, opened_step=step, **words)
     append_event(run, "incident_opened", step=step, incident=incident.pk, rule=rule, severity=severity, message=message)
     return incident
+
+
+@transaction.atomic
+def escalate(incident: Incident, message: str, step: int | None) -> None:
+    """What was a warning became critical while it was open."""
+    run = lock_run(incident.run_id)
+    if Incident.objects.filter(pk=incident.pk, closed_at=None).update(severity="critical", message=message):
+        append_event(run, "incident_opened", step=step, incident=incident.pk, rule=incident.rule, severity="critical", message=message)
+
+
+@transaction.atomic
+def set_limit(user, project, rule: str, limit: float | None) -> None:
+    """A limit of the project's own for one rule; None goes back to the dictionary's. Raises ValidationError, PermissionDenied."""
+    require(user, project.team, "alert.limit")
+    known = {rule_name(metric, item): item for metric in RULED.values() for item in metric.rules if item.kind != "non_finite"}
+    if rule not in known:
+        raise ValidationError({"rule": f"{rule!r} is no rule with a limit; known are {', '.join(sorted(known))}"})
+    if limit is not None and not math.isfinite(limit):
+        raise ValidationError({"limit": f"{limit} is not finite"})
+    project = Project.objects.select_for_update().get(pk=project.pk)
+    kept = {name: value for name, value in project.alert_limits.items() if name != rule}
+    project.alert_limits = kept if limit is None else {**kept, rule: limit}
+    project.save(update_fields=["alert_limits"])
 
 
 @transaction.atomic

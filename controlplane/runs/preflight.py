@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Coalesce, Length
 from controlplane.banks.models import Bank, BankVersion, Task
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.cluster import selectors as cluster
-from controlplane.runs import forecast
+from controlplane.runs import forecast, preflight_harbor
 from controlplane.runs.model_folder import BadModelFolder, ModelFacts, read_folder
 from runner.contract.builtin_models import BUILTIN_MODELS
 from runner.contract.parse import FieldError, pointer
@@ -27,6 +27,8 @@ HUB_TIMEOUT_S = 0.8
 # No tokenizer packs science text tighter than this; the node preflight counts real tokens.
 MOST_CHARACTERS_PER_TOKEN = 8
 USUAL_CHARACTERS_PER_TOKEN = 3
+# A filter of the environment's settings → the column of a task that it is about.
+FILTERS = {"domains": "domain", "levels": "level", "families": "family"}
 
 
 @dataclass
@@ -86,18 +88,21 @@ def check_bank(config: RunConfig, team, found: Findings) -> None:
 
 def check_tasks(config: RunConfig, version: BankVersion, found: Findings) -> None:
     wanted, rows = config.environment, Task.objects.filter(version=version)
-    for name in ("domains", "levels"):
-        known = set(rows.values_list(name[:-1], flat=True).distinct())
-        for index, value in enumerate(getattr(wanted, name)):
+    for name, column in FILTERS.items():
+        chosen = getattr(wanted, name, [])
+        known = set(rows.values_list(column, flat=True).distinct()) if chosen else set()
+        for index, value in enumerate(chosen):
             if value not in known:
                 told = ", ".join(sorted(known - {""})) or "none"
-                found.refuse(pointer(["environment", name, index]), f"{version} has no such {name[:-1]}; it has: {told}", value)
+                found.refuse(pointer(["environment", name, index]), f"{version} has no such {column}; it has: {told}", value)
     if found.errors:
         return
     if wanted.train_split == wanted.eval_split:
         found.refuse("/environment/train_split", "is also the held-out split, whose answers are never trained on; name two splits", wanted.train_split)
     for name in needed_splits(config):
         check_split(config, version, name, found)
+    if wanted.type == "harbor":
+        preflight_harbor.check(config, version, selected(config, version), found)
 
 
 def needed_splits(config: RunConfig) -> list[str]:
@@ -118,10 +123,8 @@ def check_split(config: RunConfig, version: BankVersion, name: str, found: Findi
 
 def selected(config: RunConfig, version: BankVersion):
     """Tasks of `version` that the filters keep, over all splits."""
-    tasks, wanted = Task.objects.filter(version=version), config.environment
-    if wanted.domains:
-        tasks = tasks.filter(domain__in=wanted.domains)
-    return tasks.filter(level__in=wanted.levels) if wanted.levels else tasks
+    kept = {f"{column}__in": chosen for name, column in FILTERS.items() if (chosen := getattr(config.environment, name, []))}
+    return Task.objects.filter(version=version, **kept)
 
 
 class ChoiceCharacters(Func):

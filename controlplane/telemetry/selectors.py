@@ -1,11 +1,13 @@
 """Reading metrics: exact buckets for charts, the last values for lists and rules, names by search, everything as CSV."""
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from channels.db import database_sync_to_async
 from django.db import connection
+from django.db.models import OuterRef, Subquery
 
 from controlplane.runs.models import Attempt, Run
 from controlplane.telemetry import aggregates, buckets
@@ -185,6 +187,14 @@ def _last_sample(series: Series) -> tuple[float, float] | None:
 
 
 # ---------------------------------------------------------------- wall-clock series, logs, export
+def slowest_sample(run: Run, prefix: str, within_s: float) -> tuple[str, float] | None:
+    """(series, value) of the largest among the newest samples of the wall-clock series named `prefix`…; None without one in that time."""
+    recent = WallSample.objects.filter(series_id=OuterRef("pk"), wall__gte=time.time() - within_s).order_by("-wall")
+    newest = Subquery(recent.values("value")[:1])
+    rows = Series.objects.filter(run=run, axis=Axis.WALL, name__startswith=prefix).annotate(newest=newest)
+    return rows.filter(newest__isnull=False).order_by("-newest").values_list("name", "newest").first()
+
+
 def read_samples(
     run: Run, names: Sequence[str], first: float | None = None, last: float | None = None, limit: int = 5_000
 ) -> dict[str, list[tuple[float, float]]]:

@@ -89,6 +89,11 @@ class Dialogue:
             return self._ask("Which file has the defect?", files, files)
         return self._ask("Which edit repairs it?", self.edits, [edit.label for edit in self.edits])
 
+    @property
+    def options(self) -> int:
+        """How many the present question has."""
+        return len(self._choices)
+
     def answer(self, reply: str) -> "str | MenuEdit | bool | None":
         """A file, an edit to apply, True to keep, False to revise; None when the reply names no option. Counts the turn."""
         self.turns += 1

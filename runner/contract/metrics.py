@@ -20,6 +20,7 @@ class Rule:
     above/below: the last `for_steps` values all lie beyond `limit`.
     ratio_above/ratio_below: they lie beyond `limit` times the median of the `window` steps before them.
     non_finite: any value is NaN or infinite.
+    Where `critical` is set, an alert whose newest values all lie beyond it too is critical, else it has the `severity`.
     """
 
     kind: Literal["above", "below", "ratio_above", "ratio_below", "non_finite"]
@@ -28,6 +29,7 @@ class Rule:
     window: int = 20
     severity: Literal["warning", "critical"] = "warning"
     advice: str = ""
+    critical: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("critic/advantages/max", "Advantage, max", "max over loss tokens", "", "loss tokens", "none", "reward"),
     Metric("critic/advantages/min", "Advantage, min", "min over loss tokens", "", "loss tokens", "none", "reward"),
     Metric("group/zero_variance_fraction", "Groups without signal", "groups whose graded rewards have population std < 1e-6 / groups with > 1 graded", "", "groups", "down", "reward",
-           (Rule("above", 0.8, for_steps=10, advice="Tasks are all solved or all failed; change the task mix or the group size."),), ("group/zero_signal_frac", "frac_reward_zero_std")),
+           (Rule("above", 0.5, for_steps=5, advice="Tasks are all solved or all failed: a harder tier, another task mix or larger groups give signal."),), ("group/zero_signal_frac", "frac_reward_zero_std")),
     Metric("group/count", "Groups", "groups in the batch", "groups", "batch", "none", "reward"),
     Metric("group/effective", "Episodes in the loss", "episodes with a loss token", "episodes", "batch", "none", "reward"),
     Metric("group/trainable", "Episodes with signal", "episodes in the loss whose advantage is not 0", "episodes", "batch", "up", "reward"),
@@ -90,7 +92,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("sft/tokens", "Warm-start tokens", "trained tokens in the batch", "tokens", "batch", "none", "policy"),
     # -- sampler against learner
     Metric("rollout_corr/kl", "Train–inference KL", "mean(sampler log-prob − learner log-prob)", "nats", "loss tokens", "none", "mismatch",
-           (Rule("above", 0.1, severity="critical", advice="Sampler and learner disagree: check weight sync and precision."),)),
+           (Rule("above", 0.05, critical=0.1, advice="Sampler and learner disagree: check weight sync and precision."),)),
     Metric("rollout_corr/k3_kl", "Train–inference KL, k3", "mean(exp(d) − d − 1), d = learner − sampler log-prob", "nats", "loss tokens", "down", "mismatch",
            (Rule("ratio_above", 3.0, for_steps=5, advice="The mismatch is growing; check weight sync."),), ("mismatch_kl/all/mean", "kl/sampler")),
     Metric("rollout_corr/rollout_is_mean", "Importance weight, mean", "mean of min(exp(d), 2)", "", "loss tokens", "none", "mismatch", aliases=("ratio/mean",)),
@@ -98,7 +100,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("rollout_corr/rollout_is_min", "Importance weight, min", "min of min(exp(d), 2)", "", "loss tokens", "none", "mismatch"),
     Metric("rollout_corr/rollout_is_std", "Importance weight, std", "std of min(exp(d), 2)", "", "loss tokens", "none", "mismatch"),
     Metric("rollout_corr/rollout_is_eff_sample_size", "Effective sample size", "1 / mean((v / mean v)²), v = clamp(exp(d), 1/2, 2)", "", "loss tokens", "up", "mismatch",
-           (Rule("below", 0.3, for_steps=1, severity="critical", advice="Few tokens carry the update: lower the staleness bound."), Rule("ratio_below", 0.5, advice="ESS halved against its median."))),
+           (Rule("below", 0.9, for_steps=2, critical=0.7, advice="Sampler and learner drift apart: compare the weight version of every worker, lower the staleness bound."), Rule("ratio_below", 0.5, advice="ESS halved against its median."))),
     Metric("rollout_corr/clamped", "Clamped log-ratios", "tokens whose |d| exceeded 20", "tokens", "loss tokens", "down", "mismatch"),
     Metric("training/rollout_probs_diff_mean", "Probability difference, mean", "mean |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),
     Metric("training/rollout_probs_diff_max", "Probability difference, max", "max |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),
@@ -112,7 +114,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("termination/trained_tokens", "Trained tokens", "sum of loss-mask tokens", "tokens", "batch", "none", "episodes"),
     Metric("termination/masked_sample_fraction", "Masked episodes", "episodes without a loss token / episodes", "", "all episodes", "down", "episodes"),
     Metric("verifier_error/fraction", "Verifier errors", "(verifier_error + verifier_timeout) / episodes", "", "all episodes", "down", "episodes",
-           (Rule("above", 0.05, severity="critical", advice="The verifier fails: stop and look at its output before more compute is spent."),), ("verifier_error_frac",)),
+           (Rule("above", 0.05, critical=0.15, advice="The verifier fails: look at its output before more compute is spent. Under contention run fewer episodes at once, or raise the rows' time limit."),), ("verifier_error_frac",)),
     Metric("episode/parsed_fraction", "Answers parsed", "episodes whose answer could be read / graded episodes", "", "graded episodes", "up", "episodes"),
     Metric("verifier/timeout_fraction", "Verifier timeouts", "verifier_timeout / container episodes", "", "container episodes", "down", "episodes"),
     Metric("episode/env_setup_s/p50", "Set-up, median", "median seconds of building and starting the agent's container", "s", "container episodes", "down", "episodes"),
@@ -122,8 +124,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("episode/agent_s/p95", "Acting, p95", "95th percentile of the same", "s", "container episodes", "none", "episodes"),
     Metric("episode/verifier_s/p50", "Verifying, median", "median seconds of the verifier, a second verification included", "s", "container episodes", "down", "episodes"),
     Metric("episode/verifier_s/p95", "Verifying, p95", "95th percentile of the same", "s", "container episodes", "down", "episodes"),
-    Metric("episode/tokens_per_turn", "Tokens per turn", "response tokens / student turns", "tokens", "container episodes", "none", "episodes",
-           (Rule("ratio_below", 0.6, for_steps=5, advice="Collapse pattern when the turn limit is hit more often at the same time: mask truncated episodes and stop."),)),
+    Metric("episode/tokens_per_turn", "Tokens per turn", "response tokens / student turns", "tokens", "container episodes", "none", "episodes"),
     Metric("episode/delivered_fraction", "Delivered", "episodes that delivered a file / container episodes", "", "container episodes", "up", "episodes",
            (Rule("below", 0.3, for_steps=5, advice="Agents forget to copy what is to be judged: say it in the instruction, and ask for early deliveries."),)),
     Metric("episode/regraded_fraction", "Regraded", "episodes verified a second time / container episodes", "", "container episodes", "down", "episodes"),
@@ -131,7 +132,7 @@ METRICS: tuple[Metric, ...] = (
            (Rule("above", 0.0, for_steps=1, advice="Open the episodes: the answer may have been one clone away. Close the network."),)),
     Metric("episode/forked_fraction", "Forked", "episodes whose chat template did not accumulate / container episodes", "", "container episodes", "down", "episodes"),
     Metric("queue/wait_s", "Waiting for a slot", "mean seconds until the node admitted the episode", "s", "container episodes", "down", "speed"),
-    Metric("sandbox/{reason}/{worker}", "Episodes in phase, {reason}", "episodes that are in the phase now", "episodes", "worker", "none", "hardware"),
+    Metric("sandbox/{reason}", "Episodes in phase, {reason}", "episodes that are in the phase now", "episodes", "worker", "none", "hardware"),
     Metric("docker/containers/{reason}", "Containers, {reason}", "running containers of the node's engine", "containers", "node", "none", "hardware"),
     Metric("docker/dangling_images/{reason}", "Dangling images, {reason}", "images without a tag", "images", "node", "down", "hardware"),
     Metric("docker/ps_latency_s/{reason}", "Engine latency, {reason}", "seconds to list containers", "s", "node", "down", "hardware"),
@@ -173,6 +174,18 @@ DASHBOARD: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Verifier errors", ("verifier_error/fraction", "reward/missing_fraction")),
     ("Step time", ("timing_s/wait", "timing_s/generate", "timing_s/grade", "timing_s/learn", "timing_s/sync")),
 )
+
+REPAIR_DASHBOARD: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Reward, finished", ("termination/finished/score_mean",)),
+    ("Reward, graded", ("critic/score/mean",)),
+    ("Response length", ("response_length/mean",)),
+    ("Entropy", ("actor/entropy",)),
+    ("Train–inference KL", ("rollout_corr/kl",)),
+    ("Verifier errors", ("verifier_error/fraction",)),
+    ("Turn limit reached", ("termination/max_turns_exceeded/fraction",)),
+    ("Groups without signal", ("group/zero_variance_fraction",)),
+)
+"""The 2 × 4 that a container run's page opens with; the effective sample size is a health tile."""
 
 TRACKED: tuple[str, ...] = ("termination/finished/score_mean", "critic/score/mean", "val/accuracy", "val/forced_choice")
 """Metrics whose best checkpoint is kept."""

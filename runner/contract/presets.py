@@ -147,9 +147,8 @@ _ALL = (
             "stages": [
                 {
                     "type": "sft",
-                    "steps": 150,
+                    "steps": 300,
                     "batch_size": 32,
-                    "kinds": ["menu"],
                     "optimizer": {"learning_rate": 2e-3, "beta2": 0.95, "warmup_steps": 10, "schedule": "linear"},
                 },
                 {

@@ -30,6 +30,7 @@ from runner.contract.bank import MenuEdit, Task
 from runner.contract.repair import RepairPayload
 from runner.contract.run_config import HarborEnvironment as Settings
 from runner.contract.termination import HANDLING, Termination
+from runner.environments import repair_menu
 from runner.environments.base import Budgets, EnvironmentFailure, ForcedChoice, Grade, Message, Observation, Step
 from runner.environments.site import Site
 from runner.repair.cache import TaskUnavailable
@@ -58,9 +59,10 @@ def read_payload(task: Task) -> RepairPayload:
 
 def instruction(payload: RepairPayload, settings: Settings) -> str:
     """What the agent is told: the task, and the hint of the run's level where the task has one. A menu shows the task in a line."""
-    text = payload.description or payload.name if settings.agent.type == "menu" else payload.instruction
+    if settings.agent.type == "menu":
+        return repair_menu.instruction(payload, settings.hint_level)
     hint = payload.hints.get(settings.hint_level, "")
-    return f"{text}\n\n{hint}" if hint else text
+    return f"{payload.instruction}\n\n{hint}" if hint else payload.instruction
 
 
 def make_agent(payload: RepairPayload, settings: Settings, folder: Path | None = None) -> TurnAgent:

@@ -15,6 +15,7 @@ from typing import Any
 from runner.contract.bank import Demonstration, Task
 from runner.contract.repair import ARCHIVE_SUFFIXES, write_listing
 from runner.contract.repair_statistics import repair_statistics
+from runner.environments import repair_menu
 from runner.importers.errors import ImportRefused
 from runner.importers.report import Report
 from runner.repair.archives import UnsafeArchive, unpack
@@ -25,6 +26,8 @@ from runner.repair.layouts import NoTasks, discover
 from runner.repair.task import parse_json, read_text
 
 GIT_SECONDS = 300.0
+# Of the lessons in answering menus: the same bank gives the same ones.
+WARM_START_SEED = 20_260_828
 
 
 @dataclass
@@ -69,7 +72,7 @@ def opened(source: str, name: str = "", ref: str | None = None, is_sparse: bool 
             raise ImportRefused(str(error)) from error
         report = HarborReport(origin | {"name": source}, read=len(bank.entries), notes=notes(bank), bank=bank, compiled=compiled)
         tasks = [entry.record for entry in bank.entries]
-        yield HarborBank(tasks, [], report, blobs_of(bank.entries))
+        yield HarborBank(tasks, list(repair_menu.demonstrations(tasks, WARM_START_SEED)), report, blobs_of(bank.entries))
 
 
 # ---------------------------------------------------------------- sources

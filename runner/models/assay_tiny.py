@@ -22,6 +22,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from runner.contract.bank import Demonstration, Task, read_bank
+from runner.contract.repair import RepairPayload
 from runner.environments.choice import prompt_messages, read_payload
 
 REVISION = "assay-tiny-2"
@@ -69,9 +70,17 @@ def texts(tasks: Sequence[Task], demonstrations: Sequence[Demonstration]) -> Ite
     """What the tokenizer learns from: training prompts and demonstrations, never a held-out question."""
     for task in tasks:
         if task.split == "train":
-            yield from (message["content"] for message in prompt_messages(read_payload(task)))
+            yield from _shown(task)
     for demonstration in demonstrations:
-        yield f"{demonstration.prompt or ''}{demonstration.completion}"
+        yield f"{''.join(demonstration.history)}{demonstration.prompt or ''}{demonstration.completion}"
+
+
+def _shown(task: Task) -> Iterator[str]:
+    if "task_digest" not in task.payload:
+        return (message["content"] for message in prompt_messages(read_payload(task)))
+    from runner.environments import repair_menu
+
+    return repair_menu.texts(RepairPayload.model_validate(task.payload))
 
 
 def build(folder: Path, corpus: Iterator[str], seed: int) -> None:

@@ -44,12 +44,12 @@ class LiveReporter:
             self._emitter.episode_event(order.episode, EventKind.TURN, turn.index, dict(vars(turn)))
 
     def phase(self, event: PhaseEvent) -> None:
-        """A boundary that an episode passed: the series `sandbox/<phase>/<worker>` count episodes over wall seconds."""
+        """A boundary that an episode passed: the series `sandbox/<phase> <worker>` count episodes over wall seconds."""
         before = self._phases.pop(event.episode, None)
         if not event.finished:
             self._phases[event.episode] = event.phase
         counts = Counter(self._phases.values())
-        self.samples({f"sandbox/{phase}/{self.name}": float(counts[phase]) for phase in {before, event.phase} - {None}})
+        self.samples({f"sandbox/{phase} {self.name}": float(counts[phase]) for phase in {before, event.phase} - {None}})
 
     def health(self, node: str, health: Health) -> None:
         """The engine of this node; what it did not tell is left out."""

@@ -1,16 +1,20 @@
 """The evaluator and the health strip on rows: one incident a breach, opened and closed with its step, told as an event."""
 
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.utils import timezone
 
 from controlplane.alerts.models import Incident
 from controlplane.alerts.rules import RULED
-from controlplane.alerts.selectors import health_tiles, incidents
-from controlplane.alerts.services import evaluate_all, evaluate_run
+from controlplane.alerts.selectors import health_tiles, incidents, ruled
+from controlplane.alerts.services import evaluate_all, evaluate_run, set_limit
 from controlplane.runs.models import Run
+from runner.contract.events import Samples
 from tests.controlplane.factories import deliver, make_attempt, make_batch, make_run
 
 VERIFIER = "verifier_error/fraction"
@@ -42,7 +46,15 @@ def attempt(run):
 def report(client, attempt):
     """report({name: [(step, value)]}) delivers points as the runner does."""
     sent = iter(range(1000))
-    return lambda series: deliver(client, attempt, make_batch(next(sent), series))
+
+    def report(series, samples=None):
+        batch = make_batch(next(sent), series)
+        if samples:
+            now = np.full(len(samples), time.time())
+            batch.samples = Samples(list(samples), np.arange(len(samples), dtype="i4"), now, np.array(list(samples.values())))
+        return deliver(client, attempt, batch)
+
+    return report
 
 
 def steps(first, *values):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from controlplane.alerts.rules import RULED, TAIL, bound, examine, limit_text, sentence
+from controlplane.alerts.rules import RULED, TAIL, bound, collapse, examine, limit_text, sentence, severity, with_limit
 from runner.contract.metrics import Rule
 
 ABOVE = Rule("above", 0.05, for_steps=3)
@@ -47,6 +47,49 @@ def test_any_non_finite_value_is_found(value):
     assert not found(FINITE, [value, 1.0]).broken
 
 
+def test_beyond_the_critical_bound_a_warning_is_critical():
+    rule = Rule("above", 0.05, for_steps=3, critical=0.15)
+    assert severity(rule, found(rule, [0.1, 0.2, 0.2])) == "warning"
+    assert severity(rule, found(rule, [0.2, 0.2, 0.2])) == "critical"
+    below = Rule("below", 0.9, for_steps=2, critical=0.7)
+    assert [severity(below, found(below, values)) for values in ([0.8, 0.8], [0.6, 0.6])] == ["warning", "critical"]
+
+
+def test_a_project_may_move_a_limit():
+    metric = RULED["verifier_error/fraction"]
+    moved = with_limit(metric, metric.rules[0], {"verifier_error/fraction above": 0.1})
+    assert (moved.limit, moved.critical) == (0.1, pytest.approx(0.3))
+    assert with_limit(metric, metric.rules[0], {"actor/entropy ratio_below": 0.1}) is metric.rules[0]
+
+
+SPEC = [
+    ("verifier_error/fraction", [0.06] * 3, "warning"),
+    ("verifier_error/fraction", [0.16] * 3, "critical"),
+    ("episode/delivered_fraction", [0.02] * 5, "warning"),
+    ("reward/missing_fraction", [0.1] * 3, "warning"),
+    ("rollout_corr/rollout_is_eff_sample_size", [0.85] * 2, "warning"),
+    ("rollout_corr/rollout_is_eff_sample_size", [0.6] * 2, "critical"),
+    ("rollout_corr/kl", [0.06] * 3, "warning"),
+    ("group/zero_variance_fraction", [0.55] * 5, "warning"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "expected"), SPEC)
+def test_the_published_thresholds_hold(name, values, expected):
+    rule = RULED[name].rules[0]
+    assert found(rule, values).broken and severity(rule, found(rule, values)) == expected
+    shy = [rule.limit * (0.99 if rule.kind == "above" else 1.01)] * len(values)
+    assert not found(rule, shy).broken
+
+
+def test_shorter_turns_alone_are_no_collapse_and_neither_are_more_cut_ones():
+    steady, falling = np.full(12, 1000.0), np.array([1125.0] * 9 + [327.0] * 3)
+    rare, often = np.full(12, 0.29), np.array([0.29] * 9 + [0.39] * 3)
+    assert collapse(falling, often).broken and collapse(falling, often).value == pytest.approx(1 - 327 / 1125)
+    assert not collapse(falling, rare).broken and not collapse(steady, often).broken
+    assert collapse(falling[-4:], often[-4:]).value is None
+
+
 def test_no_value_is_no_finding():
     finding = found(ABOVE, [])
     assert (finding.broken, finding.value) == (False, None)
@@ -76,7 +119,7 @@ LENGTH = 120
 CLEAN = {
     "critic/score/mean": lambda rng, t: 0.3 + 0.4 * t + rng.normal(0, 0.03, LENGTH),
     "reward/missing_fraction": lambda rng, t: rng.binomial(64, 0.004, LENGTH) / 64,
-    "group/zero_variance_fraction": lambda rng, t: np.clip(0.2 + 0.4 * t + rng.normal(0, 0.05, LENGTH), 0, 1),
+    "group/zero_variance_fraction": lambda rng, t: np.clip(0.1 + 0.25 * t + rng.normal(0, 0.05, LENGTH), 0, 1),
     "response_length/clip_ratio": lambda rng, t: np.clip(0.05 + rng.normal(0, 0.02, LENGTH), 0, 1),
     "actor/entropy": lambda rng, t: 1.2 * np.exp(-0.8 * t) + rng.normal(0, 0.03, LENGTH),
     "actor/pg_loss": lambda rng, t: rng.normal(0, 0.02, LENGTH),
@@ -84,7 +127,7 @@ CLEAN = {
     "sft/loss": lambda rng, t: 2 * np.exp(-3 * t) + rng.normal(0, 0.02, LENGTH),
     "rollout_corr/kl": lambda rng, t: rng.normal(0, 0.002, LENGTH),
     "rollout_corr/k3_kl": lambda rng, t: np.exp(rng.normal(-7, 0.3, LENGTH)),
-    "rollout_corr/rollout_is_eff_sample_size": lambda rng, t: np.clip(0.95 + rng.normal(0, 0.02, LENGTH), 0, 1),
+    "rollout_corr/rollout_is_eff_sample_size": lambda rng, t: np.clip(0.96 + rng.normal(0, 0.015, LENGTH), 0, 1),
     "verifier_error/fraction": lambda rng, t: rng.binomial(64, 0.003, LENGTH) / 64,
 }
 

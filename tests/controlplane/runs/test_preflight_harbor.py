@@ -1,0 +1,162 @@
+"""Launch guards of container runs: each trap that blocks a launch is refused at its field, with the remedy."""
+
+import pytest
+
+from controlplane import storage
+from controlplane.banks.anchors import record_anchor
+from controlplane.banks.models import Bank, BankVersion, Task
+from controlplane.cluster.models import Node
+from runner.contract.anchors import AnchorResult
+from tests.controlplane.runs.test_launch import refusals, write_model
+
+MENU = [{"file": "a.c", "old": "1", "new": "2", "label": "one"}, {"file": "a.c", "old": "3", "new": "4", "label": "two"}]
+
+
+@pytest.fixture
+def version(team):
+    bank = Bank.objects.create(team=team, slug="repair", name="repair", environment="harbor")
+    version = BankVersion.objects.create(bank=bank, number=1, digest="c" * 64, blob=storage.put(b"bank file"), size=9)
+    for split in ("train", "eval"):
+        for number in range(2):
+            payload = {
+                "task_digest": storage.put(f"listing {split} {number}".encode()),
+                "name": f"demo/{split}-{number}",
+                "category": "repair",
+                "family": "sign",
+                "instruction": "Mend it.",
+                "floor": 0.35,
+                "verifier_timeout_sec": 180.0,
+                "gpus": 0,
+                "menu": MENU,
+                "findings": [],
+            }
+            Task.objects.create(
+                version=version, key=f"demo/{split}-{number}", split=split, domain="heat", level="easy", family="sign", payload=payload
+            )
+    return version
+
+
+@pytest.fixture
+def proven(version):
+    for task in version.tasks.all():
+        common = {"task_digest": task.payload["task_digest"], "floor": 0.35, "backend": "docker"}
+        record_anchor(version, task.key, "oracle", AnchorResult(score=1.0, raw_reward=1.0, **common))
+        record_anchor(version, task.key, "nop", AnchorResult(score=0.0, raw_reward=0.0, **common))
+    return version
+
+
+@pytest.fixture
+def document():
+    return {
+        "name": "repair",
+        "model": {"max_length": 1024},
+        "environment": {"type": "harbor", "bank": "repair", "agent": {"type": "menu"}},
+        "sampling": {"max_new_tokens": 4},
+        "stages": [{"type": "grpo", "steps": 10, "batch_size": 16, "group_size": 4, "train_truncated": False}],
+    }
+
+
+def terminal(document, **settings):
+    document["environment"]["agent"] = {"type": "terminal", "context_margin": 0, **settings}
+    document["sampling"]["max_new_tokens"] = 512
+    document["model"]["max_length"] = 2048
+    return document
+
+
+def change(version, **payload):
+    task = version.tasks.get(key="demo/train-0")
+    task.payload |= payload
+    task.save()
+
+
+def test_a_proven_bank_may_be_trained_on(owner, team, proven, document):
+    assert refusals(owner, team, document) == {}
+
+
+def test_an_unproven_bank_needs_a_reason_that_stays(owner, team, version, document):
+    assert "prove the anchors" in refusals(owner, team, document)["/environment/bank"]
+    document["environment"]["unproven_reason"] = "short"
+    assert "/environment/bank" in refusals(owner, team, document)
+    document["environment"]["unproven_reason"] = "the verifier was checked by hand"
+    assert refusals(owner, team, document) == {}
+
+
+def test_a_broken_verifier_blocks(owner, team, proven, document):
+    task = proven.tasks.first()
+    record_anchor(proven, task.key, "nop", AnchorResult(score=0.4, raw_reward=0.6, floor=0.35, backend="docker"))
+    assert "broken" in refusals(owner, team, document)["/environment/bank"]
+
+
+def test_files_that_are_gone_block(owner, team, proven, document):
+    change(proven, task_digest="e" * 64)
+    assert "E13" in refusals(owner, team, document)["/environment/version"]
+
+
+def test_a_verifier_cut_short_blocks(owner, team, proven, document):
+    document["environment"]["verifier_timeout_sec"] = 60
+    assert "180 s" in refusals(owner, team, document)["/environment/verifier_timeout_sec"]
+
+
+def test_an_image_without_tmux_blocks_the_terminal_agent_only(owner, team, proven, document):
+    change(proven, findings=[{"code": "E16", "detail": "no tmux"}])
+    assert refusals(owner, team, document) == {}
+    assert "E16" in refusals(owner, team, terminal(document, max_turns=1))["/environment/agent/type"]
+
+
+def test_a_window_that_no_reply_fits_blocks(owner, team, proven, document):
+    assert "more than 2048 together" in refusals(owner, team, terminal(document, max_turns=1))["/model/max_length"]
+    assert "/model/max_length" not in refusals(owner, team, terminal(document, max_turns=1, context_margin=512))
+
+
+def test_tasks_without_a_menu_block_where_none_is_left(owner, team, proven, document):
+    change(proven, menu=[])
+    assert refusals(owner, team, document) == {}
+    for task in proven.tasks.all():
+        task.payload["menu"] = []
+        task.save()
+    assert "none of the 4 tasks" in refusals(owner, team, document)["/environment/agent/type"]
+
+
+def test_gpu_tasks_without_a_gpu_block(owner, team, proven, document):
+    change(proven, gpus=1)
+    assert "demo/train-0" in refusals(owner, team, document)["/resources/gpus"]
+
+
+def test_a_trainer_smaller_than_the_longest_episode_blocks(owner, team, proven, document):
+    document["stages"][0]["micro_batch_tokens"] = 512
+    assert "1024" in refusals(owner, team, document)["/stages/0/micro_batch_tokens"]
+
+
+def test_a_node_local_model_blocks_on_several_nodes(owner, team, proven, document, tmp_path):
+    write_model(tmp_path / "model")
+    document["model"]["source"] = {"type": "path", "path": str(tmp_path / "model")}
+    assert str(tmp_path).startswith("/tmp") and "/model/source/path" not in refusals(owner, team, document)
+    for name in ("a", "b"):
+        Node.objects.create(name=name, address="127.0.0.1", resource=f"assay_node:{name}", cpus=8, gpus=0, memory=8 << 30)
+    assert "shared storage" in refusals(owner, team, document)["/model/source/path"]
+
+
+def test_a_split_of_tasks_that_cannot_run_blocks(owner, team, proven, document):
+    proven.tasks.filter(key="demo/train-0").update(split="blocked")
+    document["environment"]["train_split"] = "blocked"
+    assert "cannot run" in refusals(owner, team, document)["/environment/train_split"]
+
+
+def test_an_unknown_family_names_the_known_ones(owner, team, proven, document):
+    document["environment"]["families"] = ["coef"]
+    assert "sign" in refusals(owner, team, document)["/environment/families/0"]
+
+
+def test_switching_masking_off_warns(owner, team, proven, document):
+    from controlplane.runs.launch import check_launch
+
+    document["stages"][0]["train_truncated"] = True
+    (warning,) = [item for item in check_launch(owner, team, document).warnings if item.pointer.endswith("train_truncated")]
+    assert "collapsed" in warning.message
+
+
+def test_turns_and_context_are_spent_together(owner, team, proven, document):
+    from controlplane.runs.launch import check_launch
+
+    warnings = check_launch(owner, team, terminal(document, max_turns=50, context_margin=512)).warnings
+    assert any(item.pointer == "/environment/agent/max_turns" and "fit into" in item.message for item in warnings)

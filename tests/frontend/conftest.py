@@ -17,9 +17,9 @@ from controlplane.services.front import http_probe
 from controlplane.services.house import NotReady
 from controlplane.services.ports import free_ports
 from tests import system
-from tests.e2e.browsing import FLAGS, WIDE, Album, Watch
+from tests.e2e.browsing import FLAGS, WIDE, Album
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,6 @@ def open_as(contexts):
     yield open_page
     for page in pages:
         page.close()
-
-
-@pytest.fixture(scope="module")
-def watch(contexts):
-    return Watch(contexts("olga"))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Every page, full and empty, in both themes: nothing serious for axe, nothing that scrolls sideways on a phone, nothing that jumps.
+"""Every page, full and empty, in both themes: nothing serious for axe, nothing that scrolls sideways, nothing that jumps.
 
 WCAG 2.2 AA and axe's own good practice. Set ASSAY_SCREENSHOTS to a folder to get a picture of each page, wide and narrow, light and dark.
 """
@@ -42,22 +42,28 @@ def findings(page: Page, only: dict) -> list[str]:
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=[view.name for view in VIEWS])
-def test_axe_has_nothing_serious_to_say(view: View, open_as, site, album):
+def test_a_page_is_open_to_everybody(view: View, open_as, site, album):
+    """axe in both themes, no sideways scrolling on a screen or a phone, no script error and nothing that the content policy blocked."""
     page = open_as(view.who)
+    wrong = complaints(page)
     view.show(page, site.world)
     light = findings(page, {"type": "tag", "values": TAGS})
     page.emulate_media(color_scheme="dark")
     dark = findings(page, {"type": "rule", "values": OF_COLOUR})
-    album.take(page, view.name)
     assert (light, dark) == ([], [])
+    album.take(page, view.name)
+    for size in (WIDE, NARROW):
+        page.set_viewport_size(size)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], page.evaluate(WIDER)
+    assert wrong == []
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=[view.name for view in VIEWS])
-def test_no_page_scrolls_sideways_on_a_phone(view: View, open_as, site):
-    page = open_as(view.who)
-    page.set_viewport_size(NARROW)
-    view.show(page, site.world)
-    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], page.evaluate(WIDER)
+def complaints(page: Page) -> list[str]:
+    """Filled while the page lives: uncaught errors, and what the content policy refused."""
+    found: list[str] = []
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on("console", lambda message: "Content Security Policy" in message.text and found.append(message.text))
+    return found
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])

@@ -65,7 +65,7 @@ def click_to_paint(chromium: Chromium, path: str) -> dict:
         page.click("[data-tab=tokens]")
         took = page.evaluate("window.painted")
         request = page.evaluate(
-            "() => { const one = performance.getEntriesByType('resource').find((entry) => entry.name.includes('/tokens')); "
+            "() => { const one = performance.getEntriesByType('resource').find((entry) => entry.name.includes('/api/v1/episodes/')); "
             "return [one.duration, one.encodedBodySize] }"
         )
         return {"ms": took, "request_ms": round(request[0], 1), "bytes": request[1]}

@@ -156,6 +156,7 @@ def paired(before: Evaluation, after: Evaluation, column: str = "forced") -> Com
 
 def paired_with_each(baseline: Evaluation, others: Sequence[Evaluation], column: str = "forced") -> list[Comparison]:
     """Each of `others` against one baseline, corrected by Holm for how many there are. Raises ProtocolsDiffer."""
+    with_values([baseline, *others])
     found = [paired(baseline, other, column) for other in others]
     adjusted = statistics.holm([comparison.difference.p if comparison.difference.p is not None else 1.0 for comparison in found])
     return [
@@ -180,7 +181,21 @@ def values_of(evaluation: Evaluation, column: str) -> dict[str, float | None]:
     """Task to value; None where the task has none."""
     if column not in COLUMNS:
         raise ValueError(f"column: {column!r} is none of {', '.join(COLUMNS)}")
+    if hasattr(evaluation, "values"):
+        return evaluation.values[column]
     return dict(Result.objects.filter(evaluation=evaluation).values_list("task", column))
+
+
+def with_values(evaluations: Sequence[Evaluation]) -> None:
+    """Attach `values`, for each column its task to value, to those that have none yet, in one query for all."""
+    wanted = {evaluation.pk: evaluation for evaluation in evaluations if not hasattr(evaluation, "values")}
+    for evaluation in wanted.values():
+        evaluation.values = {column: {} for column in COLUMNS}
+    if not wanted:
+        return
+    for id, task, *values in Result.objects.filter(evaluation__in=wanted).values_list("evaluation", "task", *COLUMNS):
+        for column, value in zip(COLUMNS, values, strict=True):
+            wanted[id].values[column][task] = value
 
 
 # ---------------------------------------------------------------- several runs

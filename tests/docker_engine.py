@@ -12,7 +12,7 @@ START_SECONDS = 60
 def answers(host: str | None = None) -> bool:
     """Whether an engine takes commands (at `host`, or where the environment says)."""
     command = ["docker", *(["--host", host] if host else []), "version", "--format", "{{.Server.Version}}"]
-    return subprocess.run(command, capture_output=True).returncode == 0
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def why_cannot_start() -> str | None:
@@ -22,11 +22,11 @@ def why_cannot_start() -> str | None:
 
 
 class PrivateEngine:
-    """An engine with a socket and store of its own. `beside` another one it keeps its hands off the default bridge and the firewall."""
+    """An engine with a socket and store of its own. `beside` another one it also has a network namespace of its own: two engines in one
+    would take away each other's bridge and firewall rules."""
 
     def __init__(self, folder: Path, *options: str, beside: bool = True):
-        self.folder = folder
-        self.options = [*(["--iptables=false", "--ip6tables=false", "--bridge=none"] if beside else []), *options]
+        self.folder, self.options, self.beside = folder, options, beside
         self.host = f"unix://{folder}/docker.sock"
         self.process: subprocess.Popen | None = None
 
@@ -34,7 +34,8 @@ class PrivateEngine:
         arguments = ["--host", self.host, "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
         arguments += ["--pidfile", f"{self.folder}/docker.pid", *self.options]
         with open(self.folder / "dockerd.log", "ab") as log:
-            self.process = subprocess.Popen(["dockerd", *arguments], stdout=log, stderr=log, start_new_session=True)
+            command = [*(["unshare", "--net"] if self.beside else []), "dockerd", *arguments]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + START_SECONDS
         while not answers(self.host):
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -53,6 +54,9 @@ class PrivateEngine:
                 self.process.wait()
 
     def remove(self) -> None:
-        """End it and remove its store; a mount it left keeps the folder, which is then said."""
+        """End it, undo mounts of containers it could not end, and remove its store."""
         self.stop()
+        for line in Path("/proc/mounts").read_text().splitlines():
+            if (mounted := line.split()[1]).startswith(f"{self.folder}/"):
+                subprocess.run(["umount", "--lazy", mounted], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -95,7 +95,12 @@ class DockerBackend(Threads):
         network: Network = Network.PUBLIC,
         args: Mapping[str, str] | None = None,
     ) -> str:
-        return await self.stoppable(build, self.engine, context, tag, {**self.labels, **labels}, timeout, network, args or {})
+        try:
+            return await self.stoppable(build, self.engine, context, tag, {**self.labels, **labels}, timeout, network, args or {})
+        except SandboxFailure as error:
+            if error.reason is Reason.DAEMON_UNREACHABLE and await self.call(self.returns):
+                raise SandboxFailure(Reason.DAEMON_RESTARTED, f"{error} (it is back)") from None
+            raise
 
     async def image(self, tag: str) -> str | None:
         return await self.call(self._image, tag)

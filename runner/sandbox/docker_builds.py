@@ -68,7 +68,7 @@ def _follow(engine: Engine, context: BinaryIO, parameters: dict, timeout: float,
             made.append(layer[1])
         image = event.get("aux", {}).get("ID", image)
     if image is None:
-        raise SandboxFailure(Reason.BUILD_FAILED, "the engine ended the build without an image")
+        raise EOFError("the engine ended the build without an image")
     return image
 
 

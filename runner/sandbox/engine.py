@@ -139,18 +139,21 @@ def _shut(response) -> None:
         response.close()
 
 
+def wedged(error: BaseException) -> bool:
+    """Whether the engine took a request and never answered; the SDK wraps some of these."""
+    return isinstance(error, requests.exceptions.ReadTimeout) or "read timed out" in str(error).lower()
+
+
 def unreachable(error: BaseException) -> bool:
-    """Whether the engine itself did not answer."""
-    if isinstance(error, requests.exceptions.ReadTimeout):
-        return False
-    return isinstance(error, ENGINE_ERRORS) and not isinstance(error, APIError)
+    """Whether the engine was not there to answer: not started, or gone in the middle."""
+    return isinstance(error, ENGINE_ERRORS) and not isinstance(error, APIError) and not wedged(error)
 
 
 def failure(error: Exception, otherwise: Reason, doing: str) -> SandboxFailure:
     """What an error of the engine means, by name; `otherwise` for an ordinary refusal."""
     if isinstance(error, SandboxFailure):
         return error
-    if isinstance(error, requests.exceptions.ReadTimeout) or "read timed out" in str(error).lower():
+    if wedged(error):
         return SandboxFailure(Reason.DAEMON_WEDGED, f"{doing}: the container engine took the request and does not answer; restart it")
     if unreachable(error):
         return SandboxFailure(Reason.DAEMON_UNREACHABLE, f"{doing}: the container engine does not answer: {error}; start dockerd")

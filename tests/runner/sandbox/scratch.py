@@ -8,9 +8,9 @@ import tarfile
 from pathlib import Path
 
 IMAGE = "assay-test-scratch:latest"
-TOOLS = (
-    "sh bash sleep cat kill mkdir rm cp mv ls chmod chown head tail yes truncate ln mkfifo touch timeout id sed tr wc grep env true".split()
-)
+TOOLS = """
+    sh bash sleep cat kill mkdir rm cp mv ls chmod chown head tail yes truncate ln mkfifo touch timeout id sed tr wc grep env true
+""".split()
 
 
 def rootfs() -> bytes:

@@ -14,8 +14,8 @@ import redis
 from controlplane.env import read_environment_file
 from runner.reporting.emitter import Emitter
 from tests.chaos.follower import Follower
-from tests.chaos.house import ChaosHouse, hold_down, until
-from tests.chaos.kills import DOCUMENT, delivers, reach, stop_and_settle, verdict
+from tests.chaos.house import ChaosHouse, hold_down, until, visible_steps
+from tests.chaos.kills import delivers
 
 DATABASE_AWAY_S = 20.0
 CATCH_UP_S = 60.0
@@ -26,74 +26,54 @@ STEP_S, POINTS_PER_STEP = 0.1, 20
 
 
 # ---------------------------------------------------------------- on a house with a run
-def web_away(house: ChaosHouse, seconds: float) -> dict:
+def web_away(house: ChaosHouse, run: str, seconds: float) -> dict:
     """Nothing is declared lost, everything is delivered afterwards."""
-    run = begin(house)
     before = house.step(run)
     let_go = hold_down(house, "web", seconds)
     until(house.web_answers, "the web process answers again")
     answering = time.time()
-    until(lambda: delivers(house, run, 1, let_go), "what the run reported meanwhile arrives", CATCH_UP_S)
+    until(lambda: delivers(house, run, let_go), "what the run reported meanwhile arrives", CATCH_UP_S)
     caught_up = time.time()
     silent = house.rows("SELECT 1 FROM runs_runevent WHERE run_id = %s AND kind = 'contact_lost'", run)
     assert not silent, "our own absence was taken for the runner's"
     assert house.step(run) > before, "the run did not go on"
-    end(house, run)
     return {"away_s": seconds, "true_s": round(answering - let_go, 1), "catch_up_s": round(caught_up - answering, 1)}
 
 
-def database_away(house: ChaosHouse, seconds: float = DATABASE_AWAY_S) -> dict:
+def database_away(house: ChaosHouse, run: str, seconds: float = DATABASE_AWAY_S) -> dict:
     """Under EMITTERS × POINTS_PER_S: 503 with Retry-After, a spool, and all of it in CATCH_UP_S afterwards."""
-    run = begin(house)
-    connection = json.loads(next(house.run_folder(run).glob("attempts/1/connection.json")).read_text())
+    connection = json.loads((house.attempt_folder(run) / "connection.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
-        load = Load(Path(folder), connection)
+        load, asked = Load(Path(folder), connection), Asked(connection)
         time.sleep(3.0)
-        asked = Asked(connection)
         hold_down(house, "postgres", seconds)
         until(house.web_answers, "the web process has its database again")
-        answering = time.time()
-        emitted, delivered = load.end(), until(lambda: load.delivered, "the spools are empty", CATCH_UP_S)
+        answering, emitted = time.time(), load.end()
+        until(lambda: load.delivered, "the spools are empty", CATCH_UP_S)
         caught_up, refusals = time.time(), asked.end()
-        assert delivered and refusals, "nobody was refused: the database was not away"
-        without = [status for status, retry_after in refusals if status != 503 or not retry_after]
-        assert not without, f"refused otherwise than by 503 with Retry-After: {sorted(set(without))}"
-    arrived = house.rows(
-        "SELECT count(*) AS n FROM telemetry_point p JOIN telemetry_series s ON s.id = p.series_id WHERE s.run_id = %s AND s.name LIKE 'load/%%'",
-        run,
-    )[0]["n"]
+    assert refusals, "nobody was refused: the database was not away"
+    without = sorted({answer for answer in refusals if answer[0] != 503 or not answer[1]})
+    assert not without, f"refused otherwise than by 503 with Retry-After: {without}"
+    arrived = house.rows(COUNT, run)[0]["points"]
     assert arrived == emitted, f"{emitted} points were emitted, {arrived} arrived"
-    end(house, run)
     return {"away_s": seconds, "refusals": len(refusals), "points": emitted, "catch_up_s": round(caught_up - answering, 1)}
 
 
-def broker_flushed(house: ChaosHouse) -> dict:
+COUNT = """SELECT count(*) AS points FROM telemetry_point JOIN telemetry_series ON telemetry_series.id = series_id
+           WHERE run_id = %s AND name LIKE 'outage/%%'"""
+
+
+def broker_flushed(house: ChaosHouse, run: str) -> dict:
     """Sockets hear again within SOCKET_BACK_S, and no step is missing in what they were sent."""
-    run = begin(house)
     follower = Follower(house, run)
     until(lambda: follower.heard, "the page hears")
     redis.Redis.from_url(read_environment_file(house.home / "environment")["REDIS_URL"]).flushall()
     flushed = time.time()
-    until(lambda: follower.heard > flushed + 1.0, "the page hears after the flush", SOCKET_BACK_S + 1.0)
-    heard = follower.heard
-    end(house, run)
-    time.sleep(SOCKET_BACK_S)
+    until(lambda: follower.heard > flushed, "the page hears after the flush", SOCKET_BACK_S)
+    heard, steps = follower.heard, set(visible_steps(house, run))
+    until(lambda: {step for _, step in follower.steps} >= steps, "the page was sent every step", SOCKET_BACK_S)
     follower.close()
-    steps = {step for _, step in follower.steps}
-    assert steps == set(range(1, max(steps) + 1)), "the page missed a step"
-    return {"true_s": round(heard - flushed - 1.0, 2), "steps": len(steps)}
-
-
-def begin(house: ChaosHouse) -> str:
-    run = house.launch(DOCUMENT)
-    reach(house, run, "sft")
-    return run
-
-
-def end(house: ChaosHouse, run: str) -> None:
-    stop_and_settle(house, run)
-    wrong = verdict(house, run)
-    assert not wrong, "; ".join(wrong[:5])
+    return {"true_s": round(heard - flushed, 2), "steps": len(steps)}
 
 
 class Load:
@@ -107,7 +87,7 @@ class Load:
             thread.start()
 
     def emit(self, index: int) -> None:
-        names = [f"load/{index}/{number}" for number in range(POINTS_PER_S // 10)]
+        names = [f"outage/{index}/{number}" for number in range(POINTS_PER_S // 10)]
         while not self.over.wait(0.1):
             step = self.given[index] // len(names)
             self.emitters[index].emit_points(step, dict.fromkeys(names, float(step)))

@@ -106,6 +106,10 @@ class ChaosHouse(House):
     def run_folder(self, run: str) -> Path:
         return self.home / "storage" / "runs" / run
 
+    def attempt_folder(self, run: str) -> Path:
+        """The folder of the newest attempt."""
+        return self.run_folder(run) / "attempts" / str(self.attempts(run)[-1]["number"])
+
     def journal(self, run: str, number: int) -> list[tuple[str, str, str]]:
         """(level, component, first line) of every line that the driver of an attempt wrote down after its `emit` had returned."""
         path = self.run_folder(run) / "attempts" / str(number) / "driver.log"

@@ -156,8 +156,8 @@ def strike(house: ChaosHouse, run: str, kind: Kind, *, stopping: bool = False) -
 def outcome(house: ChaosHouse, run: str, number: int, moment: float, fatal: bool | None) -> bool:
     """Whether what had to come of the attempt has come."""
     if fatal is False:
-        return delivers(house, run, number, moment)
-    return is_lost(house, run, number) or (fatal is None and delivers(house, run, number, moment))
+        return is_newest(house, run, number) and delivers(house, run, moment)
+    return is_lost(house, run, number) or (fatal is None and delivers(house, run, moment))
 
 
 def is_lost(house: ChaosHouse, run: str, number: int) -> bool:
@@ -171,13 +171,20 @@ def goes_on(house: ChaosHouse, run: str, number: int) -> bool:
     return bool(row) and row["state"] == "running"
 
 
-def delivers(house: ChaosHouse, run: str, number: int, moment: float) -> bool:
-    """Whether the same attempt is open, alone, and something that it reported after `moment` arrived."""
-    last = house.row("SELECT max(number) AS newest FROM runs_attempt WHERE run_id = %s", run)
-    assert last is None or last["newest"] == number, f"attempt {number} should have gone on"
-    query = "SELECT max(wall) AS newest FROM telemetry_wallsample WHERE series_id IN (SELECT id FROM telemetry_series WHERE run_id = %s)"
+def delivers(house: ChaosHouse, run: str, moment: float) -> bool:
+    """Whether something that the newest attempt reported after `moment` arrived."""
+    query = (
+        """SELECT max(wall) AS newest FROM telemetry_wallsample WHERE series_id IN (SELECT id FROM telemetry_series WHERE run_id = %s)"""
+    )
     heard = house.row(query, run)
     return bool(heard and heard["newest"] and heard["newest"] > moment)
+
+
+def is_newest(house: ChaosHouse, run: str, number: int) -> bool:
+    """Whether no other attempt was begun."""
+    row = house.row("SELECT max(number) AS newest FROM runs_attempt WHERE run_id = %s", run)
+    assert row is None or row["newest"] == number, f"attempt {number} should have gone on"
+    return bool(row)
 
 
 # ---------------------------------------------------------------- at the end

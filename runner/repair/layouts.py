@@ -71,22 +71,40 @@ def discover(root: Path, name: str = "") -> Bank:
 
 
 def compiled_root(root: Path) -> Path | None:
-    """The folder of environments that hold an index.jsonl, or None."""
-    for base in (root, root / "build"):
-        if any(base.glob(f"*/{INDEX}")):
-            return base
-    return root.parent if (root / INDEX).is_file() else None
+    """The folder whose environments hold an index.jsonl, the nearest to `root` when there are several; None when there is none."""
+    if (root / INDEX).is_file():
+        return root.parent
+    found = sorted(_indexed(root, 0), key=lambda folder: (len(folder.parts), folder.as_posix()))
+    return found[0].parent if found else None
+
+
+def _indexed(folder: Path, depth: int) -> Iterator[Path]:
+    names = set(os.listdir(folder))
+    if INDEX in names:
+        yield folder
+    elif depth < MAX_DEPTH and not _is_task(names):
+        for child in _children(folder, names):
+            yield from _indexed(child, depth + 1)
 
 
 def _task_folders(folder: Path, depth: int) -> Iterator[Path]:
     names = set(os.listdir(folder))
-    if MANIFEST in names or any(trace in names for trace in TRACES):
+    if _is_task(names):
         yield folder
     elif depth < MAX_DEPTH:
-        for name in sorted(names):
-            child = folder / name
-            if child.is_dir() and not child.is_symlink() and not name.startswith((".", "__")):
-                yield from _task_folders(child, depth + 1)
+        for child in _children(folder, names):
+            yield from _task_folders(child, depth + 1)
+
+
+def _is_task(names: set[str]) -> bool:
+    return MANIFEST in names or any(trace in names for trace in TRACES)
+
+
+def _children(folder: Path, names: set[str]) -> Iterator[Path]:
+    for name in sorted(names):
+        child = folder / name
+        if child.is_dir() and not child.is_symlink() and not name.startswith((".", "__")):
+            yield child
 
 
 def _place(folder: Path, base: Path, is_compiled: bool, name: str) -> Found:
@@ -98,7 +116,8 @@ def _place(folder: Path, base: Path, is_compiled: bool, name: str) -> Found:
         tier = parts[at + 2] if len(parts) - at == 4 else None
         return Found(folder, path.as_posix(), "authored", parts[at - 1], base.joinpath(*parts[:at]), parts[at + 1], tier)
     env = parts[-2] if len(parts) > 1 else name
-    for assets in (base / "environments" / env, base / "envs" / env):
-        if assets.is_dir():
+    above = [base, *(base.joinpath(*parts[:depth]) for depth in range(1, len(parts)))]
+    for assets in (place / kind / env for place in above for kind in ("environments", "envs")):
+        if assets.is_dir() and not folder.is_relative_to(assets):
             return Found(folder, path.as_posix(), "authored", env, assets)
     return Found(folder, path.as_posix() if parts else folder.name, "harbor", env)

@@ -104,6 +104,14 @@ def _elements(shape: Sequence[int]) -> int:
     return count
 
 
+def check_engines(gang: Gang, bank: Bank, config: RunConfig) -> None:
+    """Every worker's node can run the container episodes, and has the files of every task. Raises Refused."""
+    digests = sorted({task.payload["task_digest"] for task in (*bank.train, *bank.held_out)})
+    problems = list(dict.fromkeys(problem for found in gang.every_worker("site_problems", digests) for problem in found))
+    if problems:
+        raise Refused("; ".join(problems), "/environment/backend", config.environment.backend)
+
+
 def check_lengths(gang: Gang, bank: Bank, config: RunConfig) -> None:
     """The longest prompt of each used split and a full response fit the context. Raises Refused naming the task."""
     train = seeded_order(bank.train, config.seed, config.environment.train_limit) if bank.train else []

@@ -5,20 +5,25 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.assignment import Assignment
 from runner.contract.run_config import HarborEnvironment as Settings
-from runner.repair.cache import TaskCache, http_fetch
+from runner.repair.cache import TaskCache, TaskUnavailable, http_fetch
 from runner.reporting.replay import read_connection
-from runner.sandbox.base import Backend
+from runner.sandbox.base import Backend, Health
 from runner.sandbox.episode import Budgets, EpisodeRunner
 from runner.sandbox.labels import HOUSE, NODE
 from runner.sandbox.node import Node
+from runner.sandbox.reasons import SandboxFailure
 from runner.sandbox.results import PhaseEvent
+
+
+BUILT_HERE = re.compile(r"^FROM\s+(assay-sandbox-base\S*)", re.MULTILINE)
+SLOW_SECONDS, MOST_DANGLING = 20.0, 2000
 
 
 def house_name(storage: Path) -> str:
@@ -99,3 +104,40 @@ class Site:
                 yield node
             finally:
                 self.runner = None
+
+    async def problems(self, digests: Sequence[str]) -> list[str]:
+        """Why episodes on these tasks would fail on this node, each with its remedy; the task files are fetched as a side effect."""
+        folders, found = [], []
+        for digest in digests:
+            try:
+                folders.append(self.tasks.folder(digest))
+            except TaskUnavailable as gone:
+                found.append(str(gone))
+        try:
+            async with self.open() as node:
+                found += _engine_problems(node.name, await node.health())
+                if not found and self.settings.backend == "docker":
+                    found += await _missing_images(node, folders)
+        except SandboxFailure as failure:
+            found.append(f"node {node_name()}: {failure.reason}: {failure}")
+        return found
+
+
+async def _missing_images(node: Node, folders: Sequence[Path]) -> list[str]:
+    """Base images that no registry has: a script of this project builds them."""
+    needed = {found for folder in folders for file in folder.glob("*/Dockerfile") for found in BUILT_HERE.findall(file.read_text())}
+    missing = [image for image in sorted(needed) if await node.backend.image(image) is None]
+    return [f"node {node.name} has no image {image}; run docker/sandbox-base.sh there" for image in missing]
+
+
+def _engine_problems(node: str, health: Health) -> list[str]:
+    if health.reason:
+        return [f"the container engine of node {node} is not well ({health.reason}: {health.detail}); restart it, or take the node out"]
+    found = []
+    if (health.list_seconds or 0.0) > SLOW_SECONDS:
+        found.append(f"the container engine of node {node} takes {health.list_seconds:.0f} s to list its containers; restart it")
+    if (health.dangling_images or 0) > MOST_DANGLING:
+        found.append(
+            f"node {node} holds {health.dangling_images} images without a tag; remove them in batches before they wedge the engine"
+        )
+    return found

@@ -83,6 +83,10 @@ class RolloutWorker:
         finally:
             await environment.close()
 
+    def site_problems(self, digests: Sequence[str]) -> list[str]:
+        """Why container episodes would fail on this worker's node; nothing where none are run."""
+        return asyncio.run(self.site.problems(digests)) if self.site else []
+
     def run_episodes(self, job: Job) -> WorkerBatch:
         """Every ordered episode, in order, whatever happened to it."""
         return asyncio.run(self._run_episodes(job))

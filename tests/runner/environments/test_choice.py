@@ -46,7 +46,9 @@ def test_without_an_instruction_there_is_no_system_message():
     assert [message["role"] for message in observation.messages] == ["user"]
 
 
-@pytest.mark.parametrize(("reply", "score", "parsed", "termination"), [("C", 1.0, True, None), ("A", 0.0, True, None), ("hm", 0.0, False, "parse_failed")])
+@pytest.mark.parametrize(
+    ("reply", "score", "parsed", "termination"), [("C", 1.0, True, None), ("A", 0.0, True, None), ("hm", 0.0, False, "parse_failed")]
+)
 def test_grades_the_extracted_letter(reply, score, parsed, termination):
     _, _, grade = play(task(), reply)
     assert (grade.score, grade.parsed, grade.termination) == (score, parsed, termination)
@@ -54,7 +56,9 @@ def test_grades_the_extracted_letter(reply, score, parsed, termination):
     assert grade.checks["parsed"] == float(parsed)
 
 
-@pytest.mark.parametrize(("reply", "parsed"), [("C", True), (" c. ", True), (" gold C", False), ("The answer is C", False), ("gold", False)])
+@pytest.mark.parametrize(
+    ("reply", "parsed"), [("C", True), (" c. ", True), (" gold C", False), ("The answer is C", False), ("gold", False)]
+)
 def test_the_quiz_takes_a_letter_and_nothing_beside_it_where_sciknoweval_reads_the_whole_reply(reply, parsed):
     _, _, quiz = play(task(), reply)
     _, _, open_reply = play(task(), reply, SciKnowEvalEnvironment(bank="b"))

@@ -175,3 +175,48 @@ def test_every_metric_is_in_the_dictionary(stage):
     plan = method.plan(1, group(1, 0))
     metrics, _ = method.report(plan, results_for(plan))
     assert [name for name in metrics if lookup(name) is None] == []
+
+
+def test_a_spent_clock_has_an_option_of_its_own():
+    """Section 5: a wall clock is infrastructure's fault, so filtering what was cut off leaves it in."""
+    late, cut = Termination.AGENT_TIMEOUT, Termination.MAX_TURNS_EXCEEDED
+    samples = [episode(1.0, index=0), episode(0.0, index=1, termination=late), episode(0.0, index=2, termination=cut)]
+    masked = [
+        [item.reason for item in credited(samples, **options)] for options in ({"train_truncated": False}, {"train_timed_out": False})
+    ]
+    assert masked == [[None, None, "max_turns_exceeded"], [None, "agent_timeout", None]]
+    assert [item.advantage for item in credited(samples, train_truncated=False)] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+
+
+@pytest.mark.parametrize(("mode", "advantages"), [("exclude", [0.5, -0.5, None]), ("zero", [2 / 3, -1 / 3, -1 / 3])])
+def test_a_killed_verifier_is_masked_and_its_siblings_keep_their_rewards(mode, advantages):
+    """12.3 in both modes: the graded siblings' rewards stay in the group's mean, the ungraded one is never trained."""
+    samples = [episode(1.0, index=0), episode(0.0, index=1), episode(None, index=2, termination=BROKEN)]
+    items = credited(samples, ungraded_in_baseline=mode)
+    assert [item.advantage for item in items] == pytest.approx(advantages)
+    assert [bool(item.mask.any()) for item in items] == [True, True, False] and items[2].reason == "verifier_error"
+    assert len(items[2].mask) == len(samples[2].token_ids), "the mask keeps its length"
+
+
+def test_an_episode_that_forked_is_trained_as_its_sequences_under_one_advantage():
+    builder = SampleBuilder()
+    for turn in range(2):
+        builder.append([1, 2 + turn], Author.ENVIRONMENT)
+        builder.append([7 + turn], Author.STUDENT, [-1.0 - turn])
+        builder.fork()
+    forked = builder.build(
+        episode="f", task="t0", group=0, index=0, reward=1.0, termination=Termination.FINISHED, policy_version=0, turns=2
+    )
+    assert forked.forks == (3,)
+    method = Grpo(GrpoStage(), seed=0, vocabulary=300)
+    plan = method.plan(1, [forked, episode(0.0, index=1)])
+    assert plan.trained == [0, 0, 1] and [item.token_ids.tolist() for item in plan.sequences[:2]] == [[1, 2, 7], [1, 3, 8]]
+    assert [item.columns["advantage"][-1] for item in plan.sequences] == [0.5, 0.5, -0.5]
+    assert sum(item.weight.sum() for item in plan.sequences) == pytest.approx(1.0)
+    results = [
+        SequenceResult(np.full(item.mask.sum(), -number, np.float32), np.zeros(item.mask.sum(), np.float32), values(item))
+        for number, item in enumerate(plan.sequences)
+    ]
+    metrics, trained = method.report(plan, results)
+    assert trained[0].learner_logprob[[2, 5]].tolist() == [0.0, -1.0] and np.isnan(trained[0].learner_logprob[[0, 1, 3, 4]]).all()
+    assert metrics["group/effective"] == 2 and metrics["termination/masked_sample_fraction"] == 0

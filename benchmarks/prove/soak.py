@@ -47,7 +47,7 @@ def measure(minutes: float = MINUTES, sockets: int = SOCKETS, *, real: bool = Fa
     with serving(background=True, ray=real) as server, tempfile.TemporaryDirectory() as folder:
         run = real_run.launch_sample(server, 300, 10**6, "Sample, as long as the soak") if real else None
         attempts = [make_attempt(f"emitter {index}") for index in range(EMITTERS)]
-        found = asyncio.run(soak(server, Path(folder), attempts, round(60 * minutes), sockets))
+        found = asyncio.run(soak(server, server.session(), Path(folder), attempts, round(60 * minutes), sockets))
         found["real_run"] = dict(zip(("state", "step", "reason"), real_run.state(run), strict=True)) if run else None
         found["refused"] = refused(attempts, round(60 * minutes) * STEPS_A_SECOND)
         found["errors"] = errors_in(server.house.home / "logs")
@@ -65,8 +65,7 @@ def measure(minutes: float = MINUTES, sockets: int = SOCKETS, *, real: bool = Fa
     return record("soak", found["lag"]["p95_s"], None, "s, p95 lag", settings, found, lower_is_better=True)
 
 
-async def soak(server: Server, folder: Path, attempts: list, seconds: int, sockets: int) -> dict:
-    session = server.session()
+async def soak(server: Server, session: str, folder: Path, attempts: list, seconds: int, sockets: int) -> dict:
     watched = [Watched(str(attempts[index % EMITTERS].run_id), 0, NAMES[:CHARTED]) for index in range(sockets)]
     steps = seconds * STEPS_A_SECOND
     async with Crowd(server.url, f"sessionid={session}", watched) as crowd:
@@ -124,7 +123,7 @@ def look(url: str, session: str, run: str, seconds: int, result: Path) -> None:
 
     with chromium_at(url, session) as chromium, chromium.page() as page:
         chromium.open(page, f"/runs/{run}")
-        page.click("details summary")
+        page.click(".groups details summary", timeout=120_000)  # the groups appear with the first names
         result.write_text(json.dumps(watch(page, seconds * 0.95, max(5, seconds / 20))))
 
 

@@ -59,8 +59,10 @@ def real_steps(server: Server, warm_start: int, steps: int) -> dict:
     real_run.wait_until_ended(run, RUN_SECONDS)
     report = np.array(real_run.series(run, "timing_s/report")[SETTLING:])
     step = np.array(real_run.series(run, "timing_s/step")[-len(report) :])
+    aside = real_run.series(run, "timing_s/report_aside")[-len(report) :]
     return {
         "steps": len(report),
+        "report_while_the_learner_learns_s": round(statistics.median(aside), 5) if aside else None,
         "step_s": round(float(np.median(step)), 4),
         "report_s": round(float(np.median(report)), 5),
         "share_p95": round(float(np.percentile(100 * report / step, 95)), 3),

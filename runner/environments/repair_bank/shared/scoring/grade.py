@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # @CANARY@
 """grade.py: build what the agent delivered, run the graded cases, compare their frames with the reference, write reward.json.
 
@@ -13,11 +12,11 @@ import os
 import sys
 from pathlib import Path
 
-from rows import build, execute, other_identity, read_row, run_row, scratch_folder
+from rows import build, execute, limit_files, other_identity, read_row, run_row, scratch_folder
 
 TESTS = Path(__file__).resolve().parent
 LOGS = Path(os.environ.get("ASSAY_LOGS", "/logs"))
-CHECKS = @CHECKS_JSON@
+CHECKS = "@CHECKS_SH@".split()  # noqa: SIM905 - the compiler fills it
 CATEGORY, TARGET = "@CATEGORY@", "@TARGET@"
 BUILD_TIMEOUT = 120
 # What may be delivered: sources and data, by suffix, of a bounded size. The build file and the decks are the verifier's own.
@@ -29,6 +28,7 @@ REPEATS = 3
 
 
 def main():
+    limit_files()
     floor = json.loads((TESTS / "floor.json").read_text())["floor"]
     identity = other_identity(TESTS / "straw")
     delivered, ignored = delivered_files(LOGS / "artifacts" / "source")
@@ -36,7 +36,13 @@ def main():
     result = rewards(verdicts, speedup, floor)
     folder = LOGS / "verifier"
     folder.mkdir(parents=True, exist_ok=True)
-    report = {"checks": verdicts, "candidate_isolated": bool(identity), "delivered": sorted(delivered), "ignored": ignored, "build_output": output}
+    report = {
+        "checks": verdicts,
+        "candidate_isolated": bool(identity),
+        "delivered": sorted(delivered),
+        "ignored": ignored,
+        "build_output": output,
+    }
     write(folder / "grading_report.json", report)
     write(folder / "reward.json", result)
     for check, verdict in verdicts.items():
@@ -102,7 +108,7 @@ def grade_tree(tree, identity):
         with scratch_folder(0o755) as outputs:
             try:
                 verdicts[check] = grade_check(tree, check, outputs, identity)
-            except Exception as error:  # one check that cannot be graded must not cost the others their score
+            except Exception as error:  # noqa: BLE001 - one check that cannot be graded must not cost the others their score
                 verdicts[check] = verdict_of("grader_exception", f"{type(error).__name__}: {error}")
     return verdicts
 
@@ -112,9 +118,9 @@ def grade_check(tree, check, outputs, identity):
     candidate, reference = prepared(row, outputs), {deck["id"]: TESTS / "reference" / check / deck["id"] for deck in row["decks"]}
     run = run_row(tree, TESTS / "cases", row, outputs, identity)
     if run.outcome != "ran":
-        return verdict_of(run.outcome, run.output[-300:].strip())
+        return verdict_of(run.outcome, run.output[-300:].strip(), run.seconds)
     verdict = validator(check).validate(reference, candidate)
-    return {**verdict, "score": ladder(verdict)}
+    return {**verdict, "score": ladder(verdict), "wall": round(run.seconds, 3)}
 
 
 def prepared(row, outputs):
@@ -132,9 +138,9 @@ def validator(check):
     return module
 
 
-def verdict_of(outcome, detail):
+def verdict_of(outcome, detail, seconds=0.0):
     verdict = {"passed": False, "outcome": outcome, "frames_ok": 0, "frames_scored": 0, "time_base_ok": False, "value": None}
-    return {**verdict, "detail": detail, "score": 0.0}
+    return {**verdict, "detail": detail, "score": 0.0, "wall": round(seconds, 3)}
 
 
 def ladder(verdict):

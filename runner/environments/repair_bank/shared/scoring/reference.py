@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """reference.py: build the clean pinned source and keep what every case writes. Any failure ends the build of the verifier.
 
 Leaves reference/<check>/<deck>/frame*.txt and reference/walltimes.json ({check: seconds}) beside this file.

@@ -28,9 +28,7 @@ def execute(argv, cwd, timeout, identity):
     """Run argv with its own process group, which is ended with it. Returns Done; output is the last of stdout and stderr together."""
     with tempfile.TemporaryFile() as log:
         before, start = _children_cpu(), time.perf_counter()
-        process = subprocess.Popen(
-            argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_limit_files, **identity
-        )
+        process = subprocess.Popen(argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **identity)
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -41,7 +39,8 @@ def execute(argv, cwd, timeout, identity):
         return Done(code, seconds, cpu, log.read().decode(errors="replace"))
 
 
-def _limit_files():
+def limit_files():
+    """From now on neither this process nor its children write a file beyond FILE_LIMIT."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, FILE_LIMIT))
 
 
@@ -61,7 +60,7 @@ def _children_cpu():
 def other_identity(readable):
     """The identity of nobody, where this process may take it and nobody can read the folder `readable`; else empty."""
     try:
-        found = subprocess.run(["test", "-x", str(readable)], **NOBODY).returncode == 0
+        found = subprocess.run(["test", "-x", str(readable)], check=False, **NOBODY).returncode == 0
     except (PermissionError, subprocess.SubprocessError):
         return {}
     return NOBODY if found else {}

@@ -228,7 +228,7 @@ class HarborEnvironment:
             "delivered": list(result.delivered),
             "artifacts": str(result.artifacts or ""),
             "verifier_output": result.verifier_output[-OUTPUT_TAIL:],
-            "sandbox_reason": result.reason or "",
+            "sandbox_reason": str(result.reason or ""),
             "regraded": result.regraded,
             "patch": self._patch(),
         }

@@ -10,6 +10,7 @@ from runner.contract.run_config import HeldOutEvaluation, RunConfig
 def protocol_document(config: RunConfig, evaluation: HeldOutEvaluation, tasks: Sequence[Task], bank_digest: str) -> dict[str, Any]:
     """Everything that decides a held-out score but the weights and the draws. `tasks` names the set, whatever its order."""
     return {
+        **_containers(config),
         "environment": config.environment.type,
         "bank": config.environment.bank,
         "bank_digest": bank_digest,
@@ -21,4 +22,20 @@ def protocol_document(config: RunConfig, evaluation: HeldOutEvaluation, tasks: S
         "top_p": 1.0,
         "max_new_tokens": config.sampling.max_new_tokens,
         "forced_choice": evaluation.forced_choice,
+    }
+
+
+def _containers(config: RunConfig) -> dict[str, Any]:
+    """What else decides a score that was made in containers: hinted and unhinted ones, say, never share an axis."""
+    environment = config.environment
+    if environment.type != "harbor":
+        return {}
+    limits = {"task_timeout_sec": environment.task_timeout_sec, "verifier_timeout_sec": environment.verifier_timeout_sec}
+    return {
+        "hint_level": environment.hint_level,
+        "agent": environment.agent.model_dump(mode="json"),
+        "backend": environment.backend,
+        "network": environment.network,
+        "max_length": config.model.max_length,
+        **limits,
     }

@@ -124,7 +124,7 @@ class Learner:
     def _refuse_long(self, samples: Sequence[Sample]) -> None:
         limit = self.config.model.max_length
         for sample in samples:
-            if sample.longest_sequence > limit:
+            if sample.loss_mask.any() and sample.longest_sequence > limit:
                 raise ValueError(
                     f"model.max_length: episode {sample.episode} has {sample.longest_sequence} tokens, the limit is {limit}; raise it or lower max_new_tokens"
                 )

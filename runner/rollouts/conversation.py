@@ -64,6 +64,10 @@ class Conversation:
             self.builder.append(*self.prompts.render(self.messages, self.template))
         self._reply = None
 
+    def length(self, messages: Sequence[Message]) -> int:
+        """Tokens of a prompt made of `messages` alone."""
+        return len(self.prompts.render(messages, self.template)[0])
+
     def restart(self, messages: Sequence[Message]) -> None:
         """Begin a sequence of its own with `messages` as the whole history."""
         self.builder.fork()

@@ -139,28 +139,37 @@ class TurnLoop:
         """Append what the environment says; an episode whose context is full ends, unless its environment can shorten the history."""
         for message in observation.messages:
             self._turn(live, Turn(len(live.turns), message["role"], "environment", message["content"]))
+        written = len(live.conversation.builder.token_ids)
         live.conversation.show(observation.messages)
-        if len(live.prompt) >= live.limit and live.student_turns:
-            await self._condense(live, generator)
-        if (length := len(live.prompt)) >= live.limit:
-            # Only a first prompt that is too long leaves nothing to grade.
-            told = f"the prompt has {length} tokens, the limit is {live.limit} (model.max_length {self.max_length})"
-            live.end(NO_ROOM, "" if live.student_turns else told)
+        if (length := len(live.prompt)) < live.limit:
+            return
+        if not live.student_turns:
+            return live.end(NO_ROOM, f"the prompt has {length} tokens, the limit is {live.limit} (model.max_length {self.max_length})")
+        # What does not fit was never seen by the policy, and must not make the sequence longer than the model takes.
+        live.conversation.builder.rollback(written)
+        if not await self._condense(live, generator) and not live.done:
+            live.end(NO_ROOM)
 
-    async def _condense(self, live: _Live, generator) -> None:
+    async def _condense(self, live: _Live, generator) -> bool:
+        """Whether the episode can go on from a shorter history."""
         condense = getattr(live.environment, "condense", None)
-        history = condense and await condense(lambda messages: self._aside(live, messages, generator), live.conversation.messages)
-        if history:
-            live.conversation.restart(history)
+        history = condense and await condense(lambda messages: self._aside(live, messages, generator), list(live.conversation.messages))
+        if not history or live.done or live.conversation.length(history) >= live.limit:
+            return False
+        self._ask_anew(live, history)
+        return True
 
     async def _aside(self, live: _Live, messages: Sequence[dict[str, str]], generator) -> str | None:
         """The student's reply to a conversation beside the episode's own; it is recorded as a sequence of its own. None without room."""
-        live.conversation.restart(messages)
-        if len(live.prompt) >= self.max_length:
+        if live.done or live.conversation.length(messages) >= self.max_length:
             return None
-        self._turn(live, Turn(len(live.turns), "user", "environment", messages[-1]["content"]))
+        self._ask_anew(live, messages)
         generation = await self._generate(live, generator)
         return live.turns[-1].text if generation else None
+
+    def _ask_anew(self, live: _Live, messages: Sequence[dict[str, str]]) -> None:
+        live.conversation.restart(messages)
+        self._turn(live, Turn(len(live.turns), "user", "environment", messages[-1]["content"]))
 
     async def _generate(self, live: _Live, generator) -> Generation | None:
         try:

@@ -90,6 +90,12 @@ class SampleBuilder:
         if self.token_ids and self._forks[-1:] != [len(self.token_ids)]:
             self._forks.append(len(self.token_ids))
 
+    def rollback(self, length: int) -> None:
+        """Take back what was written after the first `length` tokens: it never reached the policy."""
+        for values in (self.token_ids, self._author, self._mask, self._logprobs):
+            del values[length:]
+        self._forks = [fork for fork in self._forks if fork <= length]
+
     def append(
         self,
         token_ids: Sequence[int] | np.ndarray,

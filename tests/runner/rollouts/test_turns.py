@@ -84,7 +84,9 @@ def test_a_finished_episode_carries_tokens_authors_and_grade():
     for outcome in outcomes:
         sample = outcome.sample
         assert (outcome.termination, sample.reward, sample.parsed, sample.policy_version) == (Termination.FINISHED, 1.0, True, 5)
-        assert [turn.role for turn in outcome.turns] == ["user", "assistant"] and outcome.turns[1].text == "B" and outcome.turns[1].tokens == 2
+        assert (
+            [turn.role for turn in outcome.turns] == ["user", "assistant"] and outcome.turns[1].text == "B" and outcome.turns[1].tokens == 2
+        )
         prompt = sample.token_ids[: sample.prompt_length].tolist()
         assert TOKENIZER.decode(prompt, skip_special_tokens=True) == TASKS[outcome.order.task].payload["question"]
         special = np.isin(sample.token_ids, TOKENIZER.all_special_ids)
@@ -145,7 +147,9 @@ def test_a_grader_is_asked_once_more():
         return Grade(1.0, parsed=True)
 
     outcomes, _ = run(only_second(grade=flaky))
-    assert outcomes[1].termination is Termination.FINISHED and outcomes[1].sample.reward == 1.0 and len(asked) == 2 and not outcomes[1].error
+    assert (
+        outcomes[1].termination is Termination.FINISHED and outcomes[1].sample.reward == 1.0 and len(asked) == 2 and not outcomes[1].error
+    )
 
 
 def test_a_grade_without_a_score_is_missing_not_zero():
@@ -153,7 +157,11 @@ def test_a_grade_without_a_score_is_missing_not_zero():
         return Grade(None, reason="no reward file")
 
     outcomes, _ = run(only_second(grade=undecided))
-    assert outcomes[1].termination is Termination.VERIFIER_ERROR and outcomes[1].sample.reward is None and "no reward file" in outcomes[1].error
+    assert (
+        outcomes[1].termination is Termination.VERIFIER_ERROR
+        and outcomes[1].sample.reward is None
+        and "no reward file" in outcomes[1].error
+    )
 
 
 def test_an_answer_that_cannot_be_read_is_a_graded_zero():
@@ -190,7 +198,11 @@ def test_several_turns_grow_one_sequence_and_each_turn_draws_anew():
     seeds = []
 
     async def twice(action):
-        return Step(Observation([{"role": "user", "content": "again"}])) if len(seeds) < 8 and action == "B" and len(seeds) <= 4 else Step(done=True)
+        return (
+            Step(Observation([{"role": "user", "content": "again"}]))
+            if len(seeds) < 8 and action == "B" and len(seeds) <= 4
+            else Step(done=True)
+        )
 
     def script(prompt, seed):
         seeds.append(seed)
@@ -201,3 +213,55 @@ def test_several_turns_grow_one_sequence_and_each_turn_draws_anew():
     assert {outcome.sample.turns for outcome in outcomes} == {2}
     assert [turn.role for turn in outcomes[0].turns] == ["user", "assistant", "user", "assistant"]
     assert outcomes[0].sample.response_length == 4
+
+
+def talkative(**script):
+    """Shows twenty words after every reply, for ever."""
+
+    async def go_on(action):
+        return Step(Observation([{"role": "user", "content": "water " * 20}]))
+
+    return lambda number: FakeEnvironment(step=go_on, **script)
+
+
+def test_a_context_that_fills_up_ends_the_episode_graded_and_fits_the_model():
+    outcomes, _ = run(talkative(), max_length=64)
+    for outcome in outcomes:
+        assert outcome.termination is Termination.MAX_RESPONSE_LENGTH_EXCEEDED and outcome.sample.reward == 1.0 and not outcome.error
+        assert outcome.sample.longest_sequence < 64 and outcome.sample.author[-1] == Author.STUDENT
+
+
+def test_an_environment_may_shorten_the_history_and_go_on():
+    class Condensing(FakeEnvironment):
+        summaries = 0
+
+        async def step(self, action):
+            self.answer = action
+            return Step(done=True) if self.summaries else Step(Observation([{"role": "user", "content": "water " * 20}]))
+
+        async def condense(self, ask, history):
+            self.summaries += 1
+            told = await ask([{"role": "user", "content": "so far"}])
+            assert history[-1]["content"].startswith("water") and await ask([{"role": "user", "content": "water " * 99}]) is None
+            return [{"role": "user", "content": f"go on after {told}"}]
+
+    outcomes, _ = run(lambda number: Condensing(), max_length=64)
+    for outcome in outcomes:
+        assert outcome.termination is Termination.FINISHED and len(outcome.sample.forks) == 2 and outcome.sample.longest_sequence < 64
+        assert [turn.text.split()[0] for turn in outcome.turns if turn.role == "user"] == ["which", "water", "so", "go"]
+
+
+def test_a_reply_that_was_cut_is_answered_where_the_environment_can():
+    cuts = []
+
+    class Patient(FakeEnvironment):
+        async def cut(self, action):
+            cuts.append(action)
+            return Step(Observation([{"role": "user", "content": "shorter"}]))
+
+    def script(prompt, seed):
+        return [*ANSWER, END] if seed[-1] else [*ANSWER, *ANSWER, *ANSWER, *ANSWER, *ANSWER]
+
+    outcomes, _ = run(lambda number: Patient(), ScriptedPolicy(script, stop_tokens=[END]))
+    assert {outcome.termination for outcome in outcomes} == {Termination.FINISHED} and len(cuts) == 4
+    assert {outcome.sample.reward for outcome in outcomes} == {1.0}

@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from runner.sandbox.streams import printable
+
 MIB = 1 << 20
 
 
@@ -78,7 +80,7 @@ class ExecResult:
     @property
     def output(self) -> str:
         """Both streams as text."""
-        return (self.stdout + self.stderr).decode(errors="replace")
+        return printable((self.stdout + self.stderr).decode(errors="replace"))
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,8 @@ class DockerBackend(Threads):
             # Registered before it runs, or its first seconds would go unwatched.
             self.containers[made] = container
             self.engine.start(made)
+            if spec.folders and spec.read_only:
+                self.engine.exec_start(self.engine.exec_create(made, ["mkdir", "-p", *spec.folders])["Id"])
             return container
         except ENGINE_ERRORS as error:
             self.containers.pop(made, None)

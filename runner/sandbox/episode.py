@@ -24,12 +24,15 @@ from runner.sandbox.locks import Held
 from runner.sandbox.node import Node
 from runner.sandbox.reasons import Reason, SandboxFailure
 from runner.sandbox.results import EpisodeResult, Phase, PhaseEvent, PhaseTime
+from runner.sandbox.streams import printable
 from runner.sandbox.task import Healthcheck, SandboxTask
 from runner.sandbox.verifier import TESTS, Delivered, Judging, Verdict, delivered_files, judge, verify
 
 FOLDERS = ("/logs/agent", "/logs/artifacts", "/logs/verifier")
 AGENT_LOGS = ArchiveLimits(total_bytes=64 * MIB, entries=2000)
 TEARDOWN_SECONDS = 180.0
+# What an agent can hold up. Builds and verifiers have limits of their own, and teardown is never cut short by what came before.
+BACKSTOPPED = (Phase.HEALTHCHECK, Phase.AGENT_SETUP, Phase.AGENT_EXECUTION, Phase.COLLECT)
 _log = logging.getLogger(__name__)
 
 
@@ -161,7 +164,7 @@ class Episode:
     async def phase(self, phase: Phase, seconds: float | None = None, late: Reason = Reason.BACKSTOP) -> AsyncIterator[None]:
         """Report both boundaries; end the block after `seconds` with the reason `late`, or at the episode's backstop."""
         started, clock = time.time(), time.monotonic()
-        left = None if self._deadline is None or phase is Phase.TEARDOWN else max(0.0, self._deadline - clock)
+        left = max(0.0, self._deadline - clock) if self._deadline and phase in BACKSTOPPED else None
         limits = [limit for limit in (seconds, left) if limit is not None]
         reason = None
         self.runner.on_phase(PhaseEvent(self.episode, self.attempt, phase, started))
@@ -311,16 +314,13 @@ class Episode:
             return await self._verify_in_place()
 
     async def verify(self, phase: Phase, delivered: list[Delivered]) -> Verdict:
-        """A fresh verifier container over delivered artifacts. Building its image is on its own budget, not on the backstop's."""
+        """A fresh verifier container over delivered artifacts."""
         async with self.phase(phase):
-            started = time.monotonic()
             try:
                 image = await self._verifier_image()
             except SandboxFailure as error:
                 built = error.reason in (Reason.BUILD_FAILED, Reason.BUILD_TIMEOUT)
                 return Verdict({}, None, SandboxFailure(Reason.VERIFIER_BUILD_FAILED if built else error.reason, str(error)))
-            if self._deadline:
-                self._deadline += time.monotonic() - started
             name = "verifier" if phase is Phase.VERIFIER else "regrade"
             timeout = self.budgets.verifier_seconds(self.task)
             return await verify(self.node, self.task, image, delivered, self.labels, self._judging(timeout, name))
@@ -351,9 +351,10 @@ class Episode:
 
     async def _end(self) -> None:
         try:
-            with suppress(SandboxFailure):
-                async with self.phase(Phase.TEARDOWN, TEARDOWN_SECONDS):
-                    await self._tear_down()
+            async with self.phase(Phase.TEARDOWN, TEARDOWN_SECONDS):
+                await self._tear_down()
+        except Exception as error:  # what the episode came to stands; what is left is the reaper's
+            _log.warning("episode %s: teardown: %s", self.episode, error)
         finally:
             async with self.phase(Phase.RELEASE):
                 while self._locks:
@@ -383,7 +384,7 @@ class Episode:
             termination=termination,
             agent_termination=self.agent_termination,
             reason=failure.reason if failure else None,
-            detail=str(failure) if failure else "",
+            detail=printable(str(failure)) if failure else "",
             rewards=dict(verdict.rewards) if verdict else {},
             score=verdict.score if verdict and HANDLING[termination].reward != "null" else None,
             verifier_output=verdict.output if verdict else "",

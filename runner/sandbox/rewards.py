@@ -5,6 +5,7 @@ import math
 
 from runner.sandbox.base import Container
 from runner.sandbox.reasons import Reason, SandboxFailure
+from runner.sandbox.streams import printable
 
 FOLDER = "/logs/verifier"
 LIMIT = 256 << 10
@@ -42,7 +43,7 @@ def parse_json(content: bytes) -> dict[str, float]:
     if not values or len(values) > KEYS:
         reason = Reason.REWARD_TOO_LARGE if values else Reason.REWARD_EMPTY
         raise SandboxFailure(reason, f"reward.json has {len(values)} values; between 1 and {KEYS} are read")
-    return {name: _number(name, value) for name, value in values.items()}
+    return {printable(name): _number(name, value) for name, value in values.items()}
 
 
 def parse_text(content: bytes) -> dict[str, float]:

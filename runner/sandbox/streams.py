@@ -6,6 +6,11 @@ from collections.abc import Iterator
 _HEADER = struct.Struct(">BxxxL")
 
 
+def printable(text: str) -> str:
+    """Text from a container as a database can keep it: no NUL, no half of a surrogate pair."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
 class HeadTail:
     """The first and the last bytes of a stream, each half of `cap`; what lies between is counted only."""
 

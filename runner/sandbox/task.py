@@ -1,6 +1,5 @@
 """What the episode runner needs to know of a task, read from a dense task folder (`task.toml` in the Harbor format)."""
 
-import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from runner.repair.files import BadTaskFiles, read_files
 from runner.sandbox.base import DEFAULT_LIMITS, Limits, Network
 from runner.sandbox.reasons import Reason, SandboxFailure
 
@@ -85,7 +85,7 @@ def load_task(folder: Path, reward_key: str = "reward") -> SandboxTask:
     instruction = folder / "instruction.md"
     return SandboxTask(
         name=str(manifest.get("task", {}).get("name", folder.name)),
-        digest=content_digest(folder),
+        digest=_digest(folder),
         folder=folder,
         agent=agent,
         verifier=verifier,
@@ -195,13 +195,8 @@ def _visible(text: str) -> str:
     return "".join(lines[start:])
 
 
-def content_digest(folder: Path) -> str:
-    """sha256 (hex) over the sorted (relative path, executable bit, file sha256) of a folder's files."""
-    total = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or path.is_file()):
-        if "__pycache__" in path.parts:
-            continue
-        content = str(path.readlink()).encode() if path.is_symlink() else path.read_bytes()
-        mode = "l" if path.is_symlink() else "x" if path.stat().st_mode & 0o111 else "-"
-        total.update(f"{path.relative_to(folder)}\0{mode}\0{hashlib.sha256(content).hexdigest()}\n".encode())
-    return total.hexdigest()
+def _digest(folder: Path) -> str:
+    try:
+        return read_files(folder).digest
+    except BadTaskFiles as error:
+        raise SandboxFailure(Reason.CONTEXT_UNSAFE, f"{folder}: {error}") from None

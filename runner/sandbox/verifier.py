@@ -11,9 +11,11 @@ from runner.sandbox.labels import ROLE
 from runner.sandbox.node import Node
 from runner.sandbox.reasons import Reason, SandboxFailure
 from runner.sandbox.rewards import read_rewards, score
+from runner.sandbox.streams import printable
 from runner.sandbox.task import SandboxTask
 
 OUTPUT_KEPT = 256 << 10
+LISTED = 1000
 FLOOD = 64 * MIB
 # The grader runs as root and gives these up for the code it judges; the agent's container has none of them.
 CAPABILITIES = ("SETUID", "SETGID", "KILL")
@@ -153,13 +155,9 @@ def _write_output(folder: Path, output: str) -> None:
 
 
 def delivered_files(delivered: Sequence[Delivered]) -> list[str]:
-    """Paths of the files that were delivered, as the agent's container had them."""
+    """Paths of the files that were delivered, as the agent's container had them; at most LISTED of them."""
     found = []
     for item in delivered:
-        if item.kept.is_dir():
-            found += [
-                posixpath.join(item.path, str(path.relative_to(item.kept))) for path in sorted(item.kept.rglob("*")) if path.is_file()
-            ]
-        else:
-            found.append(item.path)
-    return found
+        inside = sorted(path for path in item.kept.rglob("*") if path.is_file()) if item.kept.is_dir() else [item.kept]
+        found += [printable(posixpath.normpath(posixpath.join(item.path, path.relative_to(item.kept)))) for path in inside]
+    return found[:LISTED]

@@ -1,8 +1,8 @@
 import pytest
 
+from runner.contract.termination import Termination
 from runner.sandbox.reasons import TERMINATION, Reason, SandboxFailure
 from runner.sandbox.rewards import LIMIT, parse_json, parse_text, read_rewards, score
-from runner.contract.termination import Termination
 
 
 class Files:

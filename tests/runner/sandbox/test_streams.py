@@ -1,6 +1,6 @@
 import struct
 
-from runner.sandbox.streams import Frames, HeadTail
+from runner.sandbox.streams import Frames, HeadTail, printable
 
 
 def frame(stream, data):
@@ -29,6 +29,10 @@ def test_what_fits_is_kept_as_it_is():
     kept = HeadTail(10)
     kept.add(b"0123456789")
     assert kept.value() == b"0123456789" and not kept.omitted
+
+
+def test_what_a_database_would_refuse_is_written_out():
+    assert printable("a\0b\ud800\n\u00e9") == "a\\0b\\ud800\n\u00e9"
 
 
 def test_a_flood_costs_the_cap_only():

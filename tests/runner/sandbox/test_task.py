@@ -1,8 +1,9 @@
 import pytest
 
+from runner.repair.files import read_files
 from runner.sandbox.base import Network
 from runner.sandbox.reasons import Reason, SandboxFailure
-from runner.sandbox.task import content_digest, load_task
+from runner.sandbox.task import load_task
 from tests.runner.sandbox.tasks import write_task
 
 
@@ -77,12 +78,16 @@ def test_the_canary_is_not_shown(tmp_path):
     assert load_task(tmp_path).instruction == "# Title\ncanary later stays\n"
 
 
-def test_the_digest_follows_content_and_executable_bit_only(tmp_path):
-    write_task(tmp_path)
-    before = content_digest(tmp_path)
-    (tmp_path / "tests" / "__pycache__").mkdir()
-    (tmp_path / "tests" / "__pycache__" / "x.pyc").write_bytes(b"1")
-    (tmp_path / "instruction.md").touch()
-    assert content_digest(tmp_path) == before
+def test_the_digest_is_the_banks(tmp_path):
+    task = write_task(tmp_path)
+    assert task.digest == read_files(tmp_path).digest
     (tmp_path / "instruction.md").chmod(0o755)
-    assert content_digest(tmp_path) != before
+    assert load_task(tmp_path).digest != task.digest
+
+
+def test_a_task_with_a_link_out_of_its_folder_is_refused(tmp_path):
+    write_task(tmp_path)
+    (tmp_path / "tests" / "key").symlink_to("/etc/passwd")
+    with pytest.raises(SandboxFailure, match="tests/key") as caught:
+        load_task(tmp_path)
+    assert caught.value.reason is Reason.CONTEXT_UNSAFE

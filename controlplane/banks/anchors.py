@@ -17,6 +17,7 @@ from controlplane.accounts.models import User
 from controlplane.accounts.roles import require
 from controlplane.accounts.services import record
 from controlplane.banks.models import AnchorCheck, Bank, BankVersion, Task
+from controlplane.cluster.models import Node, NodeState
 from runner.contract.anchors import ANCHOR_AGENTS, AnchorAgent, AnchorResult, AnchorState, AnchorSummary, problems, summarise
 from runner.contract.repair import BLOCKED
 
@@ -97,6 +98,18 @@ def rows(version: BankVersion, checks: dict[tuple[str, str], AnchorCheck] | None
     tasks = Task.objects.filter(version=version).exclude(split=BLOCKED).select_related("quarantined_by").order_by("key")
     found = [AnchorRow(task, *(checks.get((task.key, agent)) for agent in ANCHOR_AGENTS)) for task in tasks]
     return sorted(found, key=lambda row: (not row.problems, bool(row.oracle and row.nop), row.task.key))
+
+
+def found_here(version: BankVersion, checks: dict[tuple[str, str], AnchorCheck] | None = None) -> list[tuple[str, str, str]]:
+    """(task, code, detail) of what no file shows: W11 no anchor result for the task's files, W06 a GPU that no node has."""
+    checks = newest_checks(version) if checks is None else checks
+    has_gpu = Node.objects.filter(gpus__gt=0).exclude(state=NodeState.GONE).exists()
+    found = []
+    for key, gpus in countable(version).order_by("key").values_list("key", "payload__gpus"):
+        lacking = [agent for agent in ANCHOR_AGENTS if (key, agent) not in checks]
+        found += [(key, "W11", f"no result of {' and '.join(lacking)}")] if lacking else []
+        found += [(key, "W06", f"needs {gpus}")] if gpus and not has_gpu else []
+    return found
 
 
 def quarantined_keys(version: BankVersion) -> list[str]:

@@ -1,5 +1,7 @@
 """What repair banks add to the pages: the anchors' state while it changes, and the quarantine of a task."""
 
+from collections import Counter
+
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -10,6 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 from controlplane.accounts.roles import may
 from controlplane.banks import anchors
 from controlplane.banks.models import BankVersion
+from controlplane.banks.selectors import finding
 
 
 @login_required
@@ -24,7 +27,9 @@ def anchors_context(request: HttpRequest, version: BankVersion, wrong: str = "")
     checks = anchors.newest_checks(version)
     allowed = may(request.user, version.bank.team, "bank.quarantine")
     shown = {"anchors": anchors.summary(version, checks), "anchor_rows": anchors.rows(version, checks)}
-    return shown | {"bank": version.bank, "version": version, "may_quarantine": allowed, "anchors_wrong": wrong}
+    here = Counter(code for _, code, _ in anchors.found_here(version, checks))
+    told = [finding(code, f"{n} tasks") for code, n in sorted(here.items())]
+    return shown | {"bank": version.bank, "version": version, "may_quarantine": allowed, "anchors_wrong": wrong, "found_here": told}
 
 
 @login_required

@@ -7,6 +7,7 @@ from django.db.models import Count, OuterRef, Q, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast
 
 from controlplane.accounts.models import User
+from controlplane.banks import anchors
 from controlplane.banks.models import Bank, BankImport, BankVersion, Task
 from runner.contract.repair import RULES
 
@@ -34,15 +35,14 @@ def tasks(version: BankVersion, search: str = "", **exact: str) -> QuerySet[Task
 
 
 def findings(version: BankVersion, code: str = "") -> list[dict]:
-    """{task, code, severity, title, detail, remedy, blocks} of every finding, errors first, then by code and task; `code` keeps one."""
-    rows = Task.objects.filter(version=version, flags__contains=[code]) if code else Task.objects.filter(version=version).exclude(flags=[])
-    found = [
-        {"task": key, **finding(item["code"], item["detail"])}
-        for key, items in rows.order_by("key").values_list("key", "payload__findings")
-        for item in items or ()
-        if not code or item["code"] == code
-    ]
-    return sorted(found, key=lambda item: (item["code"], item["task"]))
+    """{task, code, severity, title, detail, remedy, blocks} of every finding, errors first, then by code and task; `code` keeps one.
+
+    Those of the import, and what this installation adds: W06 and W11.
+    """
+    rows = Task.objects.filter(version=version).exclude(flags=[]).values_list("key", "payload__findings")
+    told = [(key, item["code"], item["detail"]) for key, items in rows for item in items or ()] + anchors.found_here(version)
+    kept = sorted(item for item in told if not code or item[1] == code)
+    return sorted(({"task": key, **finding(number, detail)} for key, number, detail in kept), key=lambda item: item["code"])
 
 
 def finding(code: str, detail: str) -> dict:

@@ -1,6 +1,6 @@
 """A containerised repair task as a bank version stores it: facts, hints, findings, and the digest that names its files."""
 
-from typing import Iterable, Literal, NamedTuple
+from typing import Any, Iterable, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -134,7 +134,8 @@ class RepairPayload(Document):
     """A containerised task. `task_digest` names its files; times are seconds, None where the task sets no limit.
 
     `hints` holds the text of each level that has one; `hint_degraded` says that L1 could only say what L2 says. `floor` is what the
-    unrepaired code scores: the container's where it is known, else the native one, else 0.
+    unrepaired code scores: the container's where it is known, else the native one, else 0. `facts` came with the task, among them
+    measured pass rates.
     """
 
     task_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -167,6 +168,7 @@ class RepairPayload(Document):
     hint_degraded: bool = False
     menu: list[MenuEdit] = []
     near_duplicate: str = ""
+    facts: dict[str, Any] = {}
     findings: list[Finding] = []
     files: int = 0
     bytes: int = 0

@@ -145,6 +145,8 @@ def _payload(task: Task, context: Context, findings: list[Finding]) -> RepairPay
         hint_degraded=bool(hints) and location.line is None and len(location.files) == 1,
         menu=_menu(task),
         near_duplicate=str(manifest.facts.near_duplicate_cluster or ""),
+        facts=manifest.facts.model_dump(mode="json", exclude_defaults=True)
+        | ({"basis": kind.difficulty_basis} if kind.difficulty_basis else {}),
         findings=findings,
     )
 

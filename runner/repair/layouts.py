@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from runner.contract.repair import TIERS
+from runner.contract.repair import CATEGORIES, TIERS
 
 INDEX = "index.jsonl"
 MANIFEST = "task.toml"
@@ -115,6 +115,8 @@ def _place(folder: Path, base: Path, is_compiled: bool, name: str) -> Found:
     if "tasks" in parts and 1 <= (at := parts.index("tasks")) and len(parts) - at in (3, 4):
         tier = parts[at + 2] if len(parts) - at == 4 else None
         return Found(folder, path.as_posix(), "authored", parts[at - 1], base.joinpath(*parts[:at]), parts[at + 1], tier)
+    if len(parts) >= 4 and parts[-2] in TIERS and parts[-3] in CATEGORIES:  # a subset was compiled, and so no index written
+        return Found(folder, path.as_posix(), "compiled", parts[-4], base.joinpath(*parts[:-3]), parts[-3], parts[-2])
     env = parts[-2] if len(parts) > 1 else name
     above = [base, *(base.joinpath(*parts[:depth]) for depth in range(1, len(parts)))]
     for assets in (place / kind / env for place in above for kind in ("environments", "envs")):

@@ -32,5 +32,3 @@ def three_tasks() -> list[Task]:
 def repair_version(team, user, tasks: list[Task] | None = None, slug: str = "repair"):
     """An imported version: `a` trains, `b` is held out, `c` is blocked."""
     return import_version(team, slug, write_bank(tasks or three_tasks())[0], {}, user, "harbor")
-
-

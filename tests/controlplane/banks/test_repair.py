@@ -16,6 +16,7 @@ from controlplane.accounts.models import AuditEntry
 from controlplane.banks import anchors, files, selectors
 from controlplane.banks.models import AnchorCheck, Bank, BankFile, BankVersion, Task
 from controlplane.banks.services import import_version
+from controlplane.cluster.models import Node
 from controlplane.telemetry.tasks import named_blobs
 from runner.contract.anchors import AnchorResult, AnchorState
 from runner.contract.bank import InvalidBank, write_bank
@@ -252,9 +253,9 @@ def test_a_node_fetches_a_tasks_files_with_its_attempts_token(client, attempt, v
 def test_a_node_reports_anchors_whole_or_not_at_all(client, attempt, version):
     path = f"/api/ingest/{attempt.pk}/anchors"
     results = [
-        {"task": key, "agent": agent, "score": 1.0 if agent == "oracle" else 0, "raw_reward": 0.0, "floor": 0.35, "node": "n1", "timings": {"build": 3.5}}
+        {"task": key, "agent": agent, "score": score, "raw_reward": 0.0, "floor": 0.35, "node": "n1", "timings": {"build": 3.5}}
         for key in ("demo/a", "demo/b")
-        for agent in ("oracle", "nop")
+        for agent, score in (("oracle", 1.0), ("nop", 0))
     ]
     assert client.post(path, {"results": results}, content_type="application/json").status_code == 401
     bad = client.post(path, {"results": [*results, {"task": "demo/z", "agent": "nop"}]}, content_type="application/json", **bearer(attempt))
@@ -276,6 +277,7 @@ BASE = f"/api/v1{PATH}"
 
 
 def test_findings_come_with_remedies(member, version):
+    prove(version)
     found = member.get(f"{BASE}/findings").json()
     assert [(item["task"], item["code"], item["severity"], item["blocks"]) for item in found] == [
         ("demo/c", "E04", "error", "task"),
@@ -284,6 +286,16 @@ def test_findings_come_with_remedies(member, version):
     assert "--compile" in found[0]["remedy"] and found[0]["detail"] == "detail of E04 <b>"
     assert [item["code"] for item in member.get(f"{BASE}/findings?code=W01").json()] == ["W01"]
     assert selectors.findings(version, "W09") == []
+
+
+def test_what_only_this_installation_knows_is_found_too(team, owner):
+    version = repair_version(team, owner, [repair_task("demo/a", gpus=1), repair_task("demo/b")])
+    prove(version, "demo/b")
+    anchors.record_anchor(version, "demo/a", "nop", good("nop"))
+    told = [(item["task"], item["code"], item["detail"]) for item in selectors.findings(version)]
+    assert told == [("demo/a", "W06", "needs 1"), ("demo/a", "W11", "no result of oracle")]
+    Node.objects.create(name="n", address="10.0.0.1", cpus=8, gpus=1)
+    assert [item["code"] for item in selectors.findings(version)] == ["W11"]
 
 
 def test_files_are_sent_before_the_bank_that_names_them(member, team, tmp_path, settings):
@@ -315,9 +327,8 @@ def test_another_teams_files_are_not_told_of(as_token, outsider, other_team, ver
 def test_anchors_over_rest(member, version, as_token, viewer):
     assert member.get(f"{BASE}/anchors").json()["state"] == "unproven"
     assert member.send("POST", f"{PATH}/anchors/start").json()["state"] == "proving"
-    results = [
-        {"task": key, "agent": agent, "score": float(agent == "oracle"), "floor": 0.35} for key in ("demo/a", "demo/b") for agent in ("oracle", "nop")
-    ]
+    keys, agents = ("demo/a", "demo/b"), ("oracle", "nop")
+    results = [{"task": key, "agent": agent, "score": float(agent == "oracle"), "floor": 0.35} for key in keys for agent in agents]
     assert as_token(viewer, "read").send("POST", f"{PATH}/anchors", {"results": results}).status_code == 403
     found = member.send("POST", f"{PATH}/anchors", {"results": results, "finished": True}).json()
     assert (found["state"], found["missing"], found["proving_since"]) == ("proven", 0, None)

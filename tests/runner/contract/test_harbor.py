@@ -128,6 +128,8 @@ def test_no_host(host):
     assert host_problem(host)
 
 
-@pytest.mark.parametrize("name, good", [("a/b", True), ("a/b-1.x", True), ("b", False), ("a/../b", False), ("a/b/c", False), ("/b", False), ("a/b..c", False)])
+@pytest.mark.parametrize(
+    "name, good", [("a/b", True), ("a/b-1.x", True), ("b", False), ("a/../b", False), ("a/b/c", False), ("/b", False), ("a/b..c", False)]
+)
 def test_task_names(name, good):
     assert is_task_name(name) is good

@@ -38,7 +38,12 @@ def test_a_listing_reads_back_and_nothing_else_does():
 
 @pytest.mark.parametrize(
     "category, gpus, key",
-    [("repair", 0, "reward_repair"), ("implementation", 1, "reward_repair"), ("acceleration", 0, "reward"), ("acceleration", 1, "reward_gpu")]
+    [
+        ("repair", 0, "reward_repair"),
+        ("implementation", 1, "reward_repair"),
+        ("acceleration", 0, "reward"),
+        ("acceleration", 1, "reward_gpu"),
+    ]
     + [("", 0, "reward"), ("poetry", 0, None)],
 )
 def test_reward_keys(category, gpus, key):

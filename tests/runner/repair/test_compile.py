@@ -19,7 +19,11 @@ TASK = "toy/repair/easy/toy-repair-sign-a"
 
 
 def tree(folder):
-    return {path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mode & 0o777) for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mode & 0o777)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_the_files_of_a_dense_task(compiled, authored):
@@ -156,7 +160,10 @@ def into_hard(task):
 
 WRONG = {
     "another name": (wrong_task(lambda task: edit(task / "task.toml", ("toy-repair-sign-a", "other"))), "make the short name equal"),
-    "another canary": (wrong_task(lambda task: edit(task / "task.toml", (canary_of("demo/toy-repair-sign-a"), canary_of("x")))), "it must contain"),
+    "another canary": (
+        wrong_task(lambda task: edit(task / "task.toml", (canary_of("demo/toy-repair-sign-a"), canary_of("x")))),
+        "it must contain",
+    ),
     "other checks": (wrong_task(lambda task: edit(task / "task.toml", ('"sum-8", ', ""))), "affected_checks"),
     "another tree": (wrong_task(lambda task: edit(task / "task.toml", ('tree = "squares"', 'tree = "cubes"'))), "env.toml has squares"),
     "another tier": (wrong_task(into_hard), "its tier folder 'hard'"),
@@ -210,7 +217,12 @@ def test_the_toy_is_true(compiled, tmp_path):
     straw = tmp_path / "straw"
     toy.write(straw / "artifacts" / "sim.py", (app / "sim.py").read_text())
     found = grade(straw)
-    environment = {**os.environ, "ASSAY_SOLUTION": str(task / "solution"), "ASSAY_APP": str(tmp_path / "app"), "ASSAY_LOGS": str(tmp_path / "oracle")}
+    environment = {
+        **os.environ,
+        "ASSAY_SOLUTION": str(task / "solution"),
+        "ASSAY_APP": str(tmp_path / "app"),
+        "ASSAY_LOGS": str(tmp_path / "oracle"),
+    }
     subprocess.run(["sh", task / "solution" / "solve.sh"], check=True, env=environment)
     oracle = grade(tmp_path / "oracle")
     assert (nop["reward"], nop["reward_repair"]) == (0.0, 0.0)
@@ -230,8 +242,14 @@ def test_the_command_line(authored, tmp_path, capsys):
 
 
 def test_lines_are_found_and_recorded_ones_are_checked(authored, capsys):
-    edit_json(authored / "envs/toy/tasks/repair/easy/toy-repair-coef-a/authoring/provenance.json", lambda it: it["candidate"]["meta"].update(line=8))
-    edit_json(authored / "envs/toy/tasks/repair/easy/toy-repair-bounds-a/authoring/provenance.json", lambda it: it["candidate"]["meta"].update(line=9))
+    edit_json(
+        authored / "envs/toy/tasks/repair/easy/toy-repair-coef-a/authoring/provenance.json",
+        lambda it: it["candidate"]["meta"].update(line=8),
+    )
+    edit_json(
+        authored / "envs/toy/tasks/repair/easy/toy-repair-bounds-a/authoring/provenance.json",
+        lambda it: it["candidate"]["meta"].update(line=9),
+    )
     assert main(["lines", str(authored)]) == 0
     document = json.loads((authored / "envs" / "toy" / "factory" / "DEFECT_LINES.json").read_text())
     assert document["resolved"] == {"toy-repair-sign-b": 7}

@@ -42,7 +42,10 @@ def test_train_and_eval_are_disjoint_and_the_same_at_every_level(folder):
     held_out = json.loads((folder / "split.json").read_text())["val"]
     assert held_out == ["demo/toy-repair-coef-a"]
     for level in ("L1", "L2", "L3"):
-        train, val = names(folder / "train" / f"{level}.parquet"), names(folder / "eval" / f"{'unhinted' if level == 'L3' else level}.parquet")
+        train, val = (
+            names(folder / "train" / f"{level}.parquet"),
+            names(folder / "eval" / f"{'unhinted' if level == 'L3' else level}.parquet"),
+        )
         assert val == held_out and not set(train) & set(val)
         assert train == names(folder / "train" / "L1.parquet")
         assert sorted(train + val) == names(folder / "all" / f"{level}.parquet")
@@ -54,7 +57,13 @@ def test_the_columns(folder):
     [first] = [row for row in rows(folder / "all" / "L1.parquet") if row["task_name"] == "demo/toy-repair-sign-a"]
     extra = first.pop("extra_info")
     assert first["data_source"] == "scienceide_rl" and first["reward_model"] == {"style": "rule", "ground_truth": ""}
-    assert (first["category"], first["family"], first["tree"], first["floor"], first["bank_commit"]) == ("repair", "sign", "squares", 0.2, "abc")
+    assert (first["category"], first["family"], first["tree"], first["floor"], first["bank_commit"]) == (
+        "repair",
+        "sign",
+        "squares",
+        0.2,
+        "abc",
+    )
     assert first["prompt"][0]["role"] == "user" and first["prompt"][0]["content"].endswith(extra["hint"])
     assert list(extra) == ["task_path", "reward_key", "task_name", "hint", "hint_level", "timeout_sec", "gpus"] + [
         *("category", "family", "tree", "mode", "floor", "checks", "network_mode")
@@ -80,7 +89,13 @@ def test_statistics(folder, compiled):
         "by_category": {"repair": 4},
         "by_reward_key": {"reward_repair": 4},
         "by_group": {
-            f"repair/{family}/squares": {"n_tasks": n, "floor_min": 0.2, "floor_max": 0.2, "floor_mean": 0.2, "reward_key": ["reward_repair"]}
+            f"repair/{family}/squares": {
+                "n_tasks": n,
+                "floor_min": 0.2,
+                "floor_max": 0.2,
+                "floor_mean": 0.2,
+                "reward_key": ["reward_repair"],
+            }
             for family, n in (("bounds", 1), ("coef", 1), ("sign", 2))
         },
         "repo": str(compiled),
@@ -102,7 +117,9 @@ def test_statistics(folder, compiled):
 
 def test_the_bank_version_holds_out_what_the_dataset_does(folder, compiled):
     bank = read_bank(discover(compiled))
-    assert [entry.record.key for entry in bank.entries if entry.record.split == "eval"] == json.loads((folder / "split.json").read_text())["val"]
+    assert [entry.record.key for entry in bank.entries if entry.record.split == "eval"] == json.loads((folder / "split.json").read_text())[
+        "val"
+    ]
 
 
 def test_the_training_order_is_shuffled_once_and_stays(authored, tmp_path):
@@ -112,7 +129,8 @@ def test_the_training_order_is_shuffled_once_and_stays(authored, tmp_path):
         toy.write_task(authored, f"toy-repair-sign-x{number:02}", "sign")
     compile_bank(authored, tmp_path / "big")
     orders = [
-        names(write_dataset(read_bank(discover(tmp_path / "big")), tmp_path / data, "toy") / "train" / "L2.parquet") for data in ("one", "two")
+        names(write_dataset(read_bank(discover(tmp_path / "big")), tmp_path / data, "toy") / "train" / "L2.parquet")
+        for data in ("one", "two")
     ]
     assert orders[0] == orders[1] != sorted(orders[0])
 

@@ -44,7 +44,9 @@ def test_a_link_inside_counts_as_its_file_and_one_that_leaves_is_refused(tmp_pat
         read_files(task)
 
 
-@pytest.mark.parametrize("spoil, words", [(lambda path: os.mkfifo(path), "neither a file"), (lambda path: path.symlink_to("gone"), "neither a file")])
+@pytest.mark.parametrize(
+    "spoil, words", [(lambda path: os.mkfifo(path), "neither a file"), (lambda path: path.symlink_to("gone"), "neither a file")]
+)
 def test_what_is_no_file(tmp_path, spoil, words):
     spoil(tmp_path / "odd")
     with pytest.raises(BadTaskFiles, match=words):
@@ -74,6 +76,12 @@ def test_a_compiled_bank_wins_over_the_authored_one_beside_it(authored, compiled
     shutil.move(compiled, authored / "build")
     bank = discover(authored)
     assert bank.layout == "compiled" and len(bank.tasks) == 4
+
+
+def test_a_subset_is_compiled_without_an_index_and_known_all_the_same(compiled):
+    (compiled / "toy" / "index.jsonl").unlink()
+    bank = discover(compiled)
+    assert (bank.layout, bank.tasks[0].env, bank.tasks[0].category, bank.tasks[0].tier) == ("compiled", "toy", "repair", "easy")
 
 
 def test_the_flattened_layout_keeps_its_environment(authored, tmp_path):

@@ -40,7 +40,15 @@ def test_which_tasks_are_hinted(source):
 
 @pytest.mark.parametrize(
     "document",
-    [provenance("excise"), provenance("semantics"), provenance(note=""), provenance(file=None), {}, {"candidate": []}, {"candidate": {"meta": 3}}],
+    [
+        provenance("excise"),
+        provenance("semantics"),
+        provenance(note=""),
+        provenance(file=None),
+        {},
+        {"candidate": []},
+        {"candidate": {"meta": 3}},
+    ],
 )
 def test_which_tasks_are_not(document):
     assert hint_texts(location_of(document)) == {}
@@ -58,7 +66,9 @@ def test_a_long_list_names_the_folder_they_share():
     assert "    model/physics/radiation/ (9 files)\n" in text and len(text) <= 400
 
 
-@pytest.mark.parametrize("files, folder", [(("a/b/c", "a/b/d"), "a/b"), (("a/b/c", "a/e"), "a"), (("a", "b/c"), "."), (("a/b", "ab/c"), ".")])
+@pytest.mark.parametrize(
+    "files, folder", [(("a/b/c", "a/b/d"), "a/b"), (("a/b/c", "a/e"), "a"), (("a", "b/c"), "."), (("a/b", "ab/c"), ".")]
+)
 def test_common_folder(files, folder):
     assert common_folder(files) == folder
 
@@ -87,7 +97,12 @@ def test_line_numbers_leave_the_note(note, left):
     assert without_lines(note) == left
 
 
-@given(st.text(max_size=60), st.integers(10, 99999), st.sampled_from(["line {}", "lines {}", "at line {}", "L{}", "a.f90:{}", "Line no. {}"]), st.text(max_size=60))
+@given(
+    st.text(max_size=60),
+    st.integers(10, 99999),
+    st.sampled_from(["line {}", "lines {}", "at line {}", "L{}", "a.f90:{}", "Line no. {}"]),
+    st.text(max_size=60),
+)
 def test_l2_never_tells_the_line(before, line, form, after):
     note = f"{before} {form.format(line)} {after}"
     text = hint_texts(Location(("src/heat.f90",), note, line)).get("L2", "") if len(note) < 200 else ""

@@ -63,7 +63,9 @@ def unrated(task):
 
 
 def slow_row(task):
-    edit_json(task / "environment" / "cases" / "sum-8" / "row.json", lambda it: it["reference_calibration"].update(wall_times_sec=[5.0, 4.1]))
+    edit_json(
+        task / "environment" / "cases" / "sum-8" / "row.json", lambda it: it["reference_calibration"].update(wall_times_sec=[5.0, 4.1])
+    )
 
 
 def leaked_by_context(task):
@@ -77,7 +79,10 @@ SPOILINGS = {
     "E03 unfilled token": ("E03", lambda task: (task / "instruction.md").write_text("Mend @CODE_NAME@ please")),
     "E04": ("E04", lambda task: (task / "environment" / "Dockerfile").unlink()),
     "E05": ("E05", lambda task: [(task / "tests" / name).unlink() for name in ("Dockerfile", "test.sh")]),
-    "E05 shared": ("E05", lambda task: (edit(task / "task.toml", ("[verifier.environment]", "[x]")), (task / "tests" / "test.sh").unlink())),
+    "E05 shared": (
+        "E05",
+        lambda task: (edit(task / "task.toml", ("[verifier.environment]", "[x]")), (task / "tests" / "test.sh").unlink()),
+    ),
     "E06": ("E06", manifest(('category = "repair"', 'category = "implementation"'))),
     "E08 no allowlist": ("E08", manifest(("memory_mb = 256", 'memory_mb = 256\nallowed_hosts = ["a.org"]'))),
     "E08 a URL": ("E08", manifest(('network_mode = "no-network"', 'network_mode = "allowlist"\nallowed_hosts = ["https://a.org"]'))),
@@ -88,8 +93,14 @@ SPOILINGS = {
     "E11 no fix": ("E11", lambda task: (task / "solution" / "defect_fix.json").unlink()),
     "E12": ("E12", other_source),
     "E14": ("E14", lambda task: (task / "task.toml").write_text((task / "task.toml").read_text() + '[[steps]]\nname = "a"\n')),
-    "E15 copies tests": ("E15", lambda task: edit(task / "environment" / "Dockerfile", ("COPY cases/", "COPY --chown=1 tests/grade.py cases/"))),
-    "E15 copies reference": ("E15", lambda task: edit(task / "environment" / "Dockerfile", ("COPY cases/ /app/", 'COPY ["reference", "/app/"]\nCOPY cases/ /app/'))),
+    "E15 copies tests": (
+        "E15",
+        lambda task: edit(task / "environment" / "Dockerfile", ("COPY cases/", "COPY --chown=1 tests/grade.py cases/")),
+    ),
+    "E15 copies reference": (
+        "E15",
+        lambda task: edit(task / "environment" / "Dockerfile", ("COPY cases/ /app/", 'COPY ["reference", "/app/"]\nCOPY cases/ /app/')),
+    ),
     "E15 by its context": ("E15", leaked_by_context),
     "E15 another stage": ("E15", lambda task: edit(task / "environment" / "Dockerfile", ("/app/toy /app/toy", "/solution /app/toy"))),
     "E16": ("E16", lambda task: edit(task / "environment" / "Dockerfile", *[("assay-sandbox-base:test", "debian:12")] * 2)),
@@ -176,7 +187,14 @@ def test_a_menu_must_fit_the_defective_tree(compiled, dense):
 
 def test_the_record_says_what_the_task_is(compiled):
     task = entries(compiled)[NAME].payload
-    assert (task.env, task.category, task.family, task.tree, task.tier, task.mode) == ("toy", "repair", "sign", "squares", "easy", "injected")
+    assert (task.env, task.category, task.family, task.tree, task.tier, task.mode) == (
+        "toy",
+        "repair",
+        "sign",
+        "squares",
+        "easy",
+        "injected",
+    )
     assert (task.reward_key, task.floor, task.floor_native, task.floor_container) == ("reward_repair", 0.2, 0.2, None)
     assert (task.timeout_sec, task.verifier_timeout_sec, task.network_mode, task.verifier_mode) == (600.0, 60.0, "no-network", "separate")
     assert task.instruction == "# Mend the sum\n\nThe sum of squares is wrong. Repair it.\n"

@@ -188,7 +188,9 @@ network_mode = "no-network"
 {extra}"""
 
 
-def write_task(bank: Path, short: str, family: str = "sign", tier: str = "easy", category: str = "repair", with_line: bool = True, **changes) -> Path:
+def write_task(
+    bank: Path, short: str, family: str = "sign", tier: str = "easy", category: str = "repair", with_line: bool = True, **changes
+) -> Path:
     """One sparse task of the environment toy; returns its folder."""
     folder = bank / "envs" / "toy" / "tasks" / category / tier / short
     old, new, note, line = DEFECTS[family]
@@ -199,7 +201,16 @@ def write_task(bank: Path, short: str, family: str = "sign", tier: str = "easy",
     write(folder / "instruction.md", f"<!-- canary {canary} -->\n\n# Mend the sum\n\nThe sum of squares is wrong. Repair it.\n")
     write(folder / "defect.json", json.dumps({"_canary": canary, **break_}))
     write(folder / "fix.json", json.dumps({"_canary": canary, **fix}))
-    candidate = {"id": short, "family": family, "tree": "squares", "source": "inject", "note": note, "meta": meta, "break": break_, "fix": fix}
+    candidate = {
+        "id": short,
+        "family": family,
+        "tree": "squares",
+        "source": "inject",
+        "note": note,
+        "meta": meta,
+        "break": break_,
+        "fix": fix,
+    }
     provenance = {"canary": canary, "candidate": candidate, "funnel": {"status": "survivor", "floor": 0.2}}
     write(folder / "authoring" / "provenance.json", json.dumps(provenance))
     return folder

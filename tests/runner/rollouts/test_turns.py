@@ -47,7 +47,7 @@ class FakeEnvironment:
         return await self._do("grade") or Grade(float(self.answer.strip() == "B"), parsed=True, grader="exact")
 
     async def close(self):
-        type(self).closed += 1
+        FakeEnvironment.closed += 1
         await self._do("close")
 
 

@@ -1,6 +1,7 @@
 """The ASGI application: HTTP through Django, WebSockets through Channels."""
 
 import os
+from urllib.parse import urlsplit
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
@@ -10,13 +11,23 @@ http = get_asgi_application()
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
+from channels.security.websocket import OriginValidator
+from django.conf import settings
 
+from controlplane.admission import BodyAdmission
 from controlplane.telemetry.routing import websocket_urlpatterns
+
+
+def origins() -> list[str]:
+    """Our own address and its other host names, each with scheme and port: cookies know no ports, and next door another program may serve."""
+    own = urlsplit(settings.ASSAY_URL)
+    port = f":{own.port}" if own.port else ""
+    return [f"{own.scheme}://{host}{port}" for host in settings.ALLOWED_HOSTS]
+
 
 application = ProtocolTypeRouter(
     {
-        "http": http,
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+        "http": BodyAdmission(http),
+        "websocket": OriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)), origins()),
     }
 )

@@ -49,16 +49,17 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "controlplane.accounts.request_id.request_id_middleware",
-    "controlplane.api.middleware.problem_middleware",
+    # What answers a request by itself, a problem among it, comes below those that add headers.
     "django.middleware.security.SecurityMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "controlplane.static.StaticFilesMiddleware",
     "csp.middleware.CSPMiddleware",
+    "controlplane.api.middleware.problem_middleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 
 ROOT_URLCONF = "controlplane.urls"
@@ -82,12 +83,17 @@ TEMPLATES = [
 ]
 
 
+STATEMENT_MS = 30_000
+
+
 def database(url: str, pool: int) -> dict:
     """Django's form of a libpq URL. A pool only where one process serves many requests: prefork workers keep one connection each."""
     given = conninfo_to_dict(url)
     names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
     options = {key: value for key, value in given.items() if key not in names}
     if pool:
+        # Whatever a stranger asks for, no query of a page may hold a connection longer.
+        options.setdefault("options", f"-c statement_timeout={STATEMENT_MS}")
         options["pool"] = {"min_size": 1, "max_size": pool, "timeout": 10}
     return {"ENGINE": "django.db.backends.postgresql", "OPTIONS": options, **{names[key]: given[key] for key in names if key in given}}
 
@@ -147,7 +153,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {"request_id": {"()": "controlplane.accounts.request_id.RequestIdFilter"}},
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s [%(request_id)s]: %(message)s"}},
+    "formatters": {"line": {"()": "controlplane.logs.LineFormatter", "fmt": "%(asctime)s %(levelname)s %(name)s [%(request_id)s]: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["request_id"]}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {

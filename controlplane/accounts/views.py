@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from controlplane.accounts import selectors, services
 from controlplane.accounts.choices import Role, Scope
 from controlplane.accounts.models import ApiToken, Membership, Team, User
+from controlplane.api.rate_limit import limited_page
 
 
 def _said(error: ValidationError) -> str:
@@ -49,16 +50,21 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 
 
 # ---------------------------------------------------------------- settings
+@never_cache
 @login_required
 @require_safe
 def settings_page(request: HttpRequest) -> HttpResponse:
+    return _settings(request)
+
+
+def _settings(request: HttpRequest, **fresh) -> HttpResponse:
+    """The page; `fresh` is a secret that is shown in this answer alone: kept for a next one, it would lie in the session's row."""
     context = {
         "tokens": selectors.tokens_of(request.user),
         "memberships": selectors.memberships_of(request.user),
         "scopes": Scope.choices,
         "roles": Role.choices,
-        "fresh_token": request.session.pop("fresh_token", None),
-        "fresh_link": request.session.pop("fresh_link", None),
+        **fresh,
     }
     return render(request, "accounts/settings.html", context)
 
@@ -73,14 +79,16 @@ def set_theme(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=204)
 
 
+@never_cache
 @login_required
 @require_POST
+@limited_page("token")
 def create_token(request: HttpRequest) -> HttpResponse:
-    """The secret rides in the session to the next page view, which shows it once and forgets it."""
+    """Answers with the page that shows the secret, once."""
     team = get_object_or_404(Team, memberships__user=request.user, pk=request.POST.get("team"))
     try:
         secret, token = services.create_token(request.user, team, request.POST.get("name", ""), request.POST.getlist("scopes"))
-        request.session["fresh_token"] = {"name": token.name, "secret": secret}
+        return _settings(request, fresh_token={"name": token.name, "secret": secret})
     except ValidationError as error:
         messages.error(request, _said(error))
     return redirect("settings")
@@ -95,14 +103,17 @@ def revoke_token(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("settings")
 
 
+@never_cache
 @login_required
 @require_POST
+@limited_page("invite")
 def invite(request: HttpRequest, team: int) -> HttpResponse:
     team = get_object_or_404(Team, memberships__user=request.user, pk=team)
     try:
         membership, link = services.invite(request.user, team, request.POST.get("username", ""), request.POST.get("role", ""))
-        request.session["fresh_link"] = link and {"username": membership.user.username, "link": link}
         messages.success(request, f"{membership.user.username} is now {membership.role} in {team.name}")
+        if link:
+            return _settings(request, fresh_link={"username": membership.user.username, "link": link})
     except (ValidationError, ValueError) as error:
         messages.error(request, _said(error) if isinstance(error, ValidationError) else str(error))
     return redirect("settings")

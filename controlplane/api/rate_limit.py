@@ -7,6 +7,7 @@ from functools import cache, wraps
 
 import redis
 from django.conf import settings
+from django.shortcuts import render
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -59,6 +60,25 @@ def seconds_to_wait(name: str, caller: str) -> float:
     except redis.RedisError as error:
         log.warning("no rate limit on %s: %s", name, error)
         return 0.0
+
+
+def limited_page(name: str):
+    """`limited` for a form: only what is posted counts, and 429 is a page."""
+
+    def decorate(view):
+        @wraps(view)
+        def wrapper(request, *args, **kwargs):
+            wait = math.ceil(seconds_to_wait(name, f"user:{request.user.pk}")) if request.method == "POST" else 0
+            if not wait:
+                return view(request, *args, **kwargs)
+            text = f"{BUCKETS[name].burst} at once and {BUCKETS[name].per_minute:g} a minute are allowed. Try again in {wait} s."
+            response = render(request, "error.html", {"title": "Too many requests", "text": text}, status=429)
+            response["Retry-After"] = str(wait)
+            return response
+
+        return wrapper
+
+    return decorate
 
 
 def limited(name: str):

@@ -10,6 +10,7 @@ from controlplane.accounts.roles import may
 from controlplane.accounts.selectors import team_for
 from controlplane.api.pagination import Paging
 from controlplane.api.problems import Problem
+from controlplane.api.rate_limit import limited_page
 from controlplane.banks import imports, selectors
 from controlplane.banks.models import Bank, BankImport, BankVersion, ImportState, Task
 from controlplane.banks.repair_views import anchors_context
@@ -24,6 +25,7 @@ UNFINISHED = (ImportState.QUEUED, ImportState.RUNNING)
 
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
+@limited_page("import")
 def banks(request: HttpRequest) -> HttpResponse:
     """The banks of the user's teams; posted, an import starts and its page opens."""
     wrong = {}

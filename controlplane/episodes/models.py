@@ -6,11 +6,21 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVector
 from django.db import models
+from django.db.models.functions import Left
 
 from controlplane.querysets import TeamQuerySet, choices
 from runner.contract.episode import EventKind
 from runner.contract.states import EpisodeState
 from runner.contract.termination import Termination
+
+
+SEARCHED = 150_000
+"""Characters of a turn that a search looks through. Postgres takes a megabyte of distinct words; a longer text could not be stored at all."""
+
+
+def searched() -> SearchVector:
+    """The words of a turn; index and query must say the same."""
+    return SearchVector(Left("text", SEARCHED), config="simple")
 
 
 class EpisodeQuerySet(TeamQuerySet):
@@ -104,7 +114,7 @@ class Turn(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["episode", "index"], name="turn_index")]
-        indexes = [GinIndex(SearchVector("text", config="simple"), name="turn_text")]
+        indexes = [GinIndex(searched(), name="turn_text")]
 
 
 class Label(models.Model):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from uuid import UUID
 
-from django.contrib.postgres.search import SearchQuery, SearchVector
+from django.contrib.postgres.search import SearchQuery
 from django.db.models import Avg, Count, Exists, OuterRef, Q, QuerySet
 
-from controlplane.episodes.models import Episode, Label, Turn
+from controlplane.episodes.models import Episode, Label, Turn, searched
 from controlplane.telemetry.text import json_number
 from runner.contract.termination import HANDLING, Termination
 
@@ -28,6 +28,8 @@ DETAIL = (*SUMMARY, *"seed error checks evidence grader grade_ordinal graded_sco
 FACETS = ("termination", "purpose", "state", "stage", "domain", "parsed", "filters")
 MAX_FACET_VALUES = 50
 MAX_DIFF_TURNS = 400
+MAX_DIFF_CHARACTERS = 50_000
+"""Longer turns are shown side by side: to align them takes time that grows with the square of their length."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def filter_episodes(rows: QuerySet[Episode], wanted: Filter) -> QuerySet[Episode
 def _search(rows: QuerySet[Episode], text: str) -> QuerySet[Episode]:
     """Episodes with a turn that matches `text`: words, "phrases", or, -not."""
     query = SearchQuery(text, config="simple", search_type="websearch")
-    matching = Turn.objects.annotate(words=SearchVector("text", config="simple")).filter(words=query)
+    matching = Turn.objects.annotate(words=searched()).filter(words=query)
     return rows.filter(id__in=matching.values("episode_id"))
 
 
@@ -232,6 +234,10 @@ def _pair(kind: str, left: Turn | None, right: Turn | None) -> TurnPair:
 
 def compare_words(left: str, right: str) -> list[tuple[str, str, str]]:
     """(kind, left text, right text) pieces with kind equal or changed; joined they give back both texts."""
+    if left == right:
+        return [("equal", left, right)] if left else []
+    if max(len(left), len(right)) > MAX_DIFF_CHARACTERS:
+        return [("changed", left, right)]
     ours, theirs = _words(left), _words(right)
     opcodes = SequenceMatcher(None, ours, theirs, autojunk=len(ours) * len(theirs) > 4_000_000).get_opcodes()
     return [("equal" if kind == "equal" else "changed", "".join(ours[i:j]), "".join(theirs[k:m])) for kind, i, j, k, m in opcodes]

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from controlplane.accounts.idempotency import KeyBusy, KeyReused, once
 from controlplane.accounts.roles import require
 from controlplane.accounts.selectors import team_for
+from controlplane.api.rate_limit import limited_page
 from controlplane.runs import forms, selectors
 from controlplane.runs.forms.text import as_cli, as_python, as_yaml
 from controlplane.runs.launch import Checked, check_launch
@@ -28,6 +29,7 @@ DOORS = (("yaml", "YAML", as_yaml), ("cli", "Command line", as_cli), ("python", 
 
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
+@limited_page("launch")
 def launch(request: HttpRequest) -> HttpResponse:
     """The form; posted, the run. A second submission of the same page leads to the first one's run."""
     require(request.user, team_for(request.user, request.GET.get("team")), "run.launch")

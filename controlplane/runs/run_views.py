@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 from controlplane.accounts.models import AuditEntry
 from controlplane.accounts.roles import may
 from controlplane.alerts.selectors import health_tiles
+from controlplane.api.rate_limit import limited_page
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.selectors import resume_point
 from controlplane.runs import dashboard, selectors, services
@@ -178,6 +179,7 @@ def stop(request: HttpRequest, pk) -> HttpResponse:
 
 @login_required
 @require_POST
+@limited_page("launch")
 def resume(request: HttpRequest, pk) -> HttpResponse:
     """Continue from the newest complete checkpoint, or from the one that was chosen."""
     run, chosen = find_run(request, pk), request.POST.get("checkpoint")
@@ -187,6 +189,7 @@ def resume(request: HttpRequest, pk) -> HttpResponse:
 
 @login_required
 @require_POST
+@limited_page("launch")
 def retry(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
     return _act(request, run, lambda: services.retry(request.user, run), f"{run.name} is queued again")

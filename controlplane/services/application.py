@@ -8,6 +8,7 @@ from controlplane.services.house import House
 from controlplane.services.ports import LOOPBACK
 
 WEB_POOL = 8
+WS_MAX_BYTES = 1 << 20
 WORKERS = {"worker": ("nudges", 2), "bulk": ("bulk", 1)}  # service: (queue, processes)
 
 
@@ -15,6 +16,8 @@ def web(house: House, environment: dict[str, str], port: int) -> dict:
     argv = [
         *(sys.executable, "-m", "uvicorn", "controlplane.asgi:application", "--host", LOOPBACK, "--port", str(port)),
         *("--loop", "uvloop", "--http", "httptools", "--lifespan", "off", "--no-access-log", "--timeout-graceful-shutdown", "3"),
+        # What a page says to its socket is small; the default would hold 16 MiB of a stranger's.
+        *("--ws-max-size", str(WS_MAX_BYTES)),
     ]
     return described(house, "web", argv, {**environment, "ASSAY_DB_POOL": str(WEB_POOL)}, grace=6.0)
 

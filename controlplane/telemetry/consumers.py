@@ -10,6 +10,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from controlplane.accounts.models import Membership, User
+from controlplane.accounts.sessions import user_of_session
 from controlplane.columns import dump
 from controlplane.episodes.models import Episode
 from controlplane.runs.models import Run
@@ -158,6 +159,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self.runs: dict[tuple, UUID] = {}
         self.tasks: list[asyncio.Task] = []
         self.user = self.scope.get("user")
+        self.teams: frozenset[int] = frozenset()
         await self.accept()
         if self.user is None or not self.user.is_authenticated:
             return await self.close(NOT_SIGNED_IN)
@@ -220,7 +222,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _list_topics(self, topic: ListTopic) -> list[str]:
         if topic.topic == "cluster":
             return [CLUSTER_TOPIC]
-        return [team_topic(team) for team in await database_sync_to_async(teams_of)(self.user)]
+        self.teams = frozenset(await database_sync_to_async(teams_of)(self.user))
+        return [team_topic(team) for team in self.teams]
 
     def _unsubscribe(self, topic: Topic) -> None:
         key = topic_key(topic)
@@ -261,10 +264,11 @@ class LiveConsumer(AsyncWebsocketConsumer):
         await self._say({"type": "error", "detail": detail})
 
     async def _recheck_for_ever(self) -> None:
-        """A person who was disabled or left the team stops seeing its runs within a minute."""
+        """Whoever signed out, was disabled, has a new password or left the team stops seeing its runs within a minute."""
         while True:
             await asyncio.sleep(RECHECK_S)
-            if not await database_sync_to_async(still_allowed)(self.user, list(self.topics.values())):
+            session = self.scope["session"].session_key
+            if not await database_sync_to_async(still_allowed)(session, self.teams, list(self.topics.values())):
                 return await self.close(NO_LONGER_ALLOWED)
 
 
@@ -286,8 +290,9 @@ def teams_of(user: User) -> list[int]:
     return list(Membership.objects.filter(user=user).values_list("team_id", flat=True))
 
 
-def still_allowed(user: User, topics: list[Topic]) -> bool:
-    """Whether the user may still see everything that was subscribed to."""
-    if not User.objects.filter(pk=user.pk, is_active=True).exists():
+def still_allowed(session: str, teams: frozenset[int], topics: list[Topic]) -> bool:
+    """Whether the session goes on and its user may still see everything that was subscribed to, the lists of `teams` among it."""
+    user = user_of_session(session)
+    if user is None or not teams <= set(teams_of(user)):
         return False
     return all(isinstance(topic, ListTopic) or run_of(user, topic) is not None for topic in topics)

@@ -15,13 +15,19 @@ ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 @register.filter
 def visible(text: str) -> str:
     """`text` without terminal sequences; other control and direction-changing characters as their code points."""
-    return "".join(map(_shown, ANSI.sub("", text)))
+    return ANSI.sub("", str(text)).translate(SHOWN)
 
 
-def _shown(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Co", "Cs"):
-        return character
-    return f"⟨{ord(character):04X}⟩"
+class _Shown(dict):
+    """Code point → what is shown for it, found out once: a line of five megabytes must cost no second."""
+
+    def __missing__(self, code: int) -> int | str:
+        hidden = unicodedata.category(chr(code)) in ("Cc", "Cf", "Co", "Cs")
+        self[code] = f"⟨{code:04X}⟩" if hidden else code
+        return self[code]
+
+
+SHOWN = _Shown({ord("\n"): "\n", ord("\t"): "\t"})
 
 
 @register.filter

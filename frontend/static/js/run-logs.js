@@ -34,6 +34,12 @@ function passes(line) {
     && (!attempt || Number(attempt) === line.attempt) && (!text || line.message.toLowerCase().includes(text));
 }
 
+/** As the server shows it: without terminal sequences, other characters that are not to be seen as their code points. @param {string} text */
+function visible(text) {
+  const code = (/** @type {string} */ found) => `⟨${(found.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  return text.replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, "").replace(/(?![\n\t])[\p{Cc}\p{Cf}\p{Co}\p{Cs}]/gu, code);
+}
+
 /** @param {any} line */
 function element(line) {
   const template = /** @type {HTMLTemplateElement} */ (document.getElementById("log-line"));
@@ -42,9 +48,9 @@ function element(line) {
   row.dataset.id = line.id;
   const [time, component, level, message] = row.children;
   time.textContent = new Date(line.t * 1000).toISOString().slice(11, 23);
-  component.textContent = line.component;
+  component.textContent = visible(line.component);
   level.textContent = line.level;
-  message.textContent = line.message;
+  message.textContent = visible(line.message);
   return row;
 }
 

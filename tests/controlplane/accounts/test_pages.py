@@ -53,8 +53,9 @@ def test_the_settings_page_shows_tokens_and_members_within_its_queries(owner, te
 
 def test_a_new_token_is_shown_once(owner, team):
     browser = signed_in(owner)
-    browser.post("/settings/tokens", {"team": team.pk, "name": "ci", "scopes": ["read"]})
-    secret = re.search(r"assay_[\w-]{43}", browser.get("/settings").content.decode()).group()
+    shown = browser.post("/settings/tokens", {"team": team.pk, "name": "ci", "scopes": ["read"]})
+    assert "no-store" in shown["Cache-Control"]
+    secret = re.search(r"assay_[\w-]{43}", shown.content.decode()).group()
     assert services.authenticate_token(secret) == owner
     assert secret not in browser.get("/settings").content.decode()
 
@@ -88,9 +89,9 @@ def test_the_theme_is_stored_with_the_account(owner):
 
 def test_an_admin_invites_changes_and_removes_members(owner, team):
     browser = signed_in(owner)
-    browser.post(f"/settings/teams/{team.pk}/members", {"username": "nina", "role": "viewer"})
+    shown = browser.post(f"/settings/teams/{team.pk}/members", {"username": "nina", "role": "viewer"})
     membership = Membership.objects.get(user__username="nina", team=team)
-    assert "/login/link/" in browser.get("/settings").content.decode()
+    assert "/login/link/" in shown.content.decode() and "/login/link/" not in browser.get("/settings").content.decode()
     browser.post(f"/settings/members/{membership.pk}/role", {"role": "member"})
     membership.refresh_from_db()
     assert membership.role == "member"

@@ -38,13 +38,15 @@ def cookie_of(user) -> bytes:
 class Page:
     """A browser page with its socket: ASGI messages into the application and out of it."""
 
-    def __init__(self, user=None, origin=b"http://127.0.0.1:8000"):
-        self.user, self.origin = user, origin
+    def __init__(self, user=None, origin=b"http://127.0.0.1:8000", cookie=None):
+        self.user, self.origin, self.cookie = user, origin, cookie
 
     async def __aenter__(self):
         headers = [(b"origin", self.origin), (b"host", b"127.0.0.1:8000")]
         if self.user:
-            headers.append((b"cookie", await sync_to_async(cookie_of)(self.user)))
+            self.cookie = await sync_to_async(cookie_of)(self.user)
+        if self.cookie:
+            headers.append((b"cookie", self.cookie))
         scope = {"type": "websocket", "path": "/ws/live", "query_string": b"", "headers": headers, "subprotocols": []}
         self.socket = ApplicationCommunicator(application, scope)
         await self.socket.send_input({"type": "websocket.connect"})

@@ -13,6 +13,7 @@ from controlplane.episodes.models import Episode, Turn
 from controlplane.evals.models import Evaluation, Protocol
 from runner.contract.episode import write_trace
 from tests.controlplane.banks.conftest import bank_file
+from tests.controlplane.banks.repair import repair_version
 from tests.controlplane.factories import make_attempt, make_run
 
 DOCUMENT = {"name": "first", "stages": [{"type": "sft", "steps": 1}]}
@@ -21,8 +22,10 @@ DOCUMENT = {"name": "first", "stages": [{"type": "sft", "steps": 1}]}
 def make_world(team, owner, viewer, folder: Path) -> dict:
     """Values of the parameters in the addresses; `x/name` is the value of `name` below /x. Blobs go where ASSAY_STORAGE says."""
     version = import_version(team, "elements", bank_file(), {}, owner, "quiz")
+    repair = repair_version(team, owner)
     run, second = (make_run(team, document=DOCUMENT, owner=owner, bank_version=version) for _ in range(2))
     attempt = make_attempt(run)
+    digest = repair.tasks.get(key="demo/a").payload["task_digest"]
     protocol = Protocol.objects.create(hash="a" * 64, document={"split": "eval"})
     evaluations = [Evaluation.objects.create(run=run, attempt=1, protocol=protocol, label=f"step {step}", step=step) for step in (1, 2)]
     trace = storage.put(write_trace({"token_id": [1, 2], "logprob": [-0.5, -1.0], "author": [0, 2], "mask": [0, 1]}))
@@ -38,6 +41,8 @@ def make_world(team, owner, viewer, folder: Path) -> dict:
         "import_id": BankImport.objects.create(team=team, bank="b", environment="quiz", source="bundled").pk,
         "node_id": Node.objects.create(name="node-1", address="127.0.0.1", cpus=2).pk,
         "slug": "elements",
+        "bank": repair.bank.slug,
+        "digest": digest,
         "number": 1,
         "run_id": run.pk,
         "second_run": second.pk,

@@ -1,4 +1,4 @@
-"""Every route of the API × every kind of caller. A route that is not listed here fails the build."""
+"""Every route of the API × every kind of caller. A route that is not listed here fails the build; `tests/strangers/test_pages` has the others."""
 
 import re
 import uuid
@@ -11,19 +11,11 @@ from django.urls import URLResolver, get_resolver
 
 from controlplane import storage
 from controlplane.accounts import services as accounts
-from controlplane.accounts.models import ApiToken, AuditEntry, Membership
-from controlplane.alerts.models import Incident
+from controlplane.accounts.models import ApiToken, AuditEntry
 from controlplane.banks import tasks
-from controlplane.banks.models import BankImport
-from controlplane.banks.services import import_version
-from controlplane.checkpoints.models import Checkpoint
-from controlplane.cluster.models import Node
-from controlplane.episodes.models import Episode
-from controlplane.evals.models import Evaluation, Protocol
-from runner.contract.episode import write_trace
 from tests.controlplane.banks.conftest import bank_file
 from tests.controlplane.callers import Caller
-from tests.controlplane.factories import make_attempt, make_run
+from tests.strangers.world import DOCUMENT, make_world
 
 PREFIX = "api/v1/"
 PUBLIC = {"GET openapi.json", "GET "}
@@ -45,7 +37,6 @@ class Rule:
 
 
 LIST = Rule(outside="own")
-DOCUMENT = {"name": "first", "stages": [{"type": "sft", "steps": 1}]}
 RULES: dict[str, Rule] = {
     # accounts
     "GET me": LIST,
@@ -73,6 +64,16 @@ RULES: dict[str, Rule] = {
     "GET banks/{slug}/versions/{number}/tasks": Rule(),
     "GET banks/{slug}/versions/{number}/file": Rule(),
     "GET banks/{slug}/diff": Rule(query="before=1&after=1"),
+    # repair banks
+    "POST bank-files/missing": Rule("member", {"digests": []}, outside="own"),
+    "POST bank-files": Rule("member", {}, outside="own", files=True),
+    "GET banks/{bank}/versions/{number}/task-files": Rule(query="task=demo/a"),
+    "GET banks/{bank}/versions/{number}/findings": Rule(),
+    "GET banks/{bank}/versions/{number}/anchors": Rule(),
+    "POST banks/{bank}/versions/{number}/anchors": Rule("member", {"results": []}),
+    "POST banks/{bank}/versions/{number}/anchors/start": Rule("member"),
+    "POST banks/{bank}/versions/{number}/quarantine": Rule("member", {"task": "demo/a", "reason": "odd"}),
+    "POST banks/{bank}/versions/{number}/release": Rule("member", {"task": "demo/a"}),
     # runs
     "GET runs": LIST,
     "POST runs": Rule("member", DOCUMENT, outside="own"),
@@ -120,6 +121,10 @@ RULES: dict[str, Rule] = {
 }
 
 
+# The form field and the name of what is sent; without a name, its digest.
+UPLOADED = {"POST banks/imports/upload": ("file", "questions.parquet"), "POST bank-files": ("files", "")}
+
+
 def routes() -> list[str]:
     """`METHOD path` of everything the URL conf mounts below /api/v1, with the methods that each view allows."""
     (resolver,) = [entry for entry in _resolvers(get_resolver()) if str(entry.pattern) == PREFIX]
@@ -151,32 +156,7 @@ def world(team, owner, teammate, viewer, outsider, other_team, settings, tmp_pat
     """One object of each kind in team `physics`; the values are those of the paths' parameters."""
     settings.ASSAY_STORAGE = tmp_path
     monkeypatch.setattr(tasks.run_import, "apply_async", lambda *_, **__: None)
-    version = import_version(team, "elements", bank_file(), {}, owner, "quiz")
-    run, second = (make_run(team, document=DOCUMENT, owner=owner, bank_version=version) for _ in range(2))
-    make_attempt(run)
-    protocol = Protocol.objects.create(hash="a" * 64, document={"split": "eval"})
-    evaluations = [Evaluation.objects.create(run=run, attempt=1, protocol=protocol, label=f"step {step}", step=step) for step in (1, 2)]
-    trace = storage.put(write_trace({"token_id": [1, 2], "logprob": [-0.5, -1.0], "author": [0, 2], "mask": [0, 1]}))
-    episodes = [Episode.objects.create(run=run, attempt=1, task="t1", step=1, sample=sample, sampled=trace) for sample in (0, 1)]
-    checkpoint = Checkpoint.objects.create(run=run, attempt=1, step=1, path=str(tmp_path / "c"), state="complete")
-    Incident.objects.create(run=run, rule="r", metric="m", severity="warning", message="x")
-    Node.objects.create(name="node-1", address="127.0.0.1", cpus=2)
-    return {
-        "team": "physics",
-        "token_id": ApiToken.objects.create(team=team, user=owner, name="victim", prefix="assay_", hash="f" * 64, scopes=["read"]).pk,
-        "member_id": Membership.objects.get(user=viewer).pk,
-        "import_id": BankImport.objects.create(team=team, bank="b", environment="quiz", source="bundled").pk,
-        "slug": "elements",
-        "number": 1,
-        "run_id": run.pk,
-        "second_run": second.pk,
-        "episode_id": episodes[0].pk,
-        "episodes/other_id": episodes[1].pk,
-        "evaluation_id": evaluations[0].pk,
-        "evaluations/other_id": evaluations[1].pk,
-        "protocol": protocol.hash,
-        "checkpoint_id": checkpoint.pk,
-    }
+    return make_world(team, owner, viewer, tmp_path)
 
 
 def address(route: str, world: dict, rule: Rule) -> str:
@@ -188,18 +168,21 @@ def address(route: str, world: dict, rule: Rule) -> str:
 def call(caller, route: str, world: dict):
     rule, method = RULES[route], route.partition(" ")[0]
     if rule.files:
-        name = "questions.parquet" if "imports" in route else "bank.zst"
-        return caller.post(f"/api/v1{address(route, world, rule)}", {"file": SimpleUploadedFile(name, bank_file()), **rule.body})
+        content = bank_file()
+        field, name = UPLOADED.get(route, ("file", "bank.zst"))
+        file = SimpleUploadedFile(name or storage.digest(content), content)
+        return caller.post(f"/api/v1{address(route, world, rule)}", {field: file, **rule.body})
     return caller.send(method, address(route, world, rule), rule.body)
 
 
 @pytest.fixture
-def callers(as_token, owner, teammate, viewer, outsider, other_team, client):
+def callers(as_token, owner, teammate, viewer, outsider, other_team, world):
     revoked = as_token(owner, "admin")
     accounts.revoke_token(owner, ApiToken.objects.get(user=owner, name="test"))
     return {
         "anonymous": Caller(),
         "revoked token": revoked,
+        "run token": Caller(world["attempt_token"]),
         "viewer": as_token(viewer, "read"),
         "member": as_token(teammate, "submit"),
         "admin": as_token(owner, "admin"),
@@ -217,10 +200,8 @@ def test_every_mounted_route_is_listed_and_every_listed_one_is_mounted():
 def test_route(route, world, callers):
     """From the caller who may least to the one who may most, so that each sees the objects as they were."""
     audited = AuditEntry.objects.filter(team__slug="physics").count()
-    assert {name: call(callers[name], route, world).status_code for name in ("anonymous", "revoked token")} == {
-        "anonymous": 401,
-        "revoked token": 401,
-    }
+    strangers = ("anonymous", "revoked token", "run token")
+    assert {name: call(callers[name], route, world).status_code for name in strangers} == dict.fromkeys(strangers, 401)
     assert_outside(call(callers["other team"], route, world), RULES[route], world)
     assert AuditEntry.objects.filter(team__slug="physics").count() == audited, "a refused call changed something"
 

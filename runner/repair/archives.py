@@ -63,7 +63,10 @@ class CarefulTarInfo(tarfile.TarInfo):
 
 
 def _members(archive: Path, file: BinaryIO) -> Iterator[Member]:
-    if zipfile.is_zipfile(archive):
+    # By its first bytes: a tar that ends in a zip would pass for one.
+    is_zip = file.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
+    file.seek(0)
+    if is_zip:
         return _zip_members(zipfile.ZipFile(file))
     if archive.name.endswith(".zst"):
         stream = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file)

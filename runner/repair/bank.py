@@ -16,7 +16,7 @@ from runner.repair.layouts import Bank, Found
 from runner.repair.sources import BadSource, PinnedSource, env_source, folder_source
 from runner.repair.split import Stratum, split
 from runner.repair.task import Task, load, parse_json, read_text, section
-from runner.repair.validate import Context, bank_findings, findings_of, floors_of, resolved_line
+from runner.repair.validate import Context, bank_findings, findings_of, floors_of, menu_edit, resolved_line
 
 LINES_FILES = ("factory/DEFECT_LINES.json", "authoring/DEFECT_LINES.json")
 Group = tuple[str, str, str]
@@ -171,9 +171,9 @@ def _checks(task: Task) -> list[str]:
 
 def _menu(task: Task) -> list[contract.MenuEdit]:
     try:
-        return [contract.MenuEdit(**{name: edit[name] for name in ("file", "old", "new", "label")}) for edit in task.menu]
-    except (KeyError, ValidationError):
-        return []
+        return [menu_edit(edit) for edit in task.menu]
+    except ValidationError:
+        return []  # told by E10
 
 
 # ---------------------------------------------------------------- sources

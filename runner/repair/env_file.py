@@ -62,6 +62,13 @@ def _origin(path: str) -> str:
     return path
 
 
+def _check_name(name: str) -> str:
+    # It becomes part of paths.
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or ".." in name:
+        raise ValueError(f"{name!r} is no name of a check; use letters, digits, dots, dashes, underscores")
+    return name
+
+
 RelativePath = Annotated[str, AfterValidator(_inside)]
 Origin = Annotated[str, AfterValidator(_origin)]
 TokenName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
@@ -106,7 +113,7 @@ class Source(EnvDocument):
 class Tree(EnvDocument):
     """One graded build of the source: its checks, in grading order, and tokens that only its tasks get."""
 
-    checks: list[str] = Field(min_length=1)
+    checks: list[Annotated[str, AfterValidator(_check_name)]] = Field(min_length=1)
     tokens: dict[TokenName, str] = {}
 
 

@@ -42,7 +42,8 @@ def location_of(provenance: dict[str, Any], resolved_line: int | None = None) ->
     note = str(candidate.get("note") or "").strip()
     if not HINTED_SOURCES.fullmatch(str(candidate.get("source") or "")) or not files or not note:
         return None
-    line = meta.get("line") if isinstance(meta.get("line"), int) else resolved_line
+    recorded = meta.get("line")
+    line = recorded if isinstance(recorded, int) and recorded > 0 and recorded is not True else resolved_line
     return Location(files, note, line if len(files) == 1 else None)
 
 

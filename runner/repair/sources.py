@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from runner.contract.canonical import digest
+from runner.repair.archives import CarefulTarInfo, UnsafeArchive
 from runner.repair.env_file import ENV_FILE, SOURCE_TAR, Source, read_env_file
 from runner.repair.files import read_files, sha256_of
 
@@ -106,16 +107,19 @@ class _TarSource:
         return files
 
     def _names(self) -> list[str]:
-        with self._open() as tar:
-            return [str(PurePosixPath(item.name)) for item in tar if item.isreg()]
+        try:
+            with self._open() as tar:
+                return [str(PurePosixPath(item.name)) for item in tar if item.isreg()]
+        except (tarfile.TarError, UnsafeArchive, OSError, EOFError) as error:
+            raise BadSource(f"{self.name}: cannot be read to its end: {error}") from None
 
     def _open(self) -> tarfile.TarFile:
         try:
             if isinstance(self.place, Path):
-                return tarfile.open(self.place)
+                return tarfile.open(self.place, tarinfo=CarefulTarInfo)
             self.place.seek(0)
-            return tarfile.open(fileobj=self.place)
-        except (tarfile.TarError, OSError, EOFError) as error:
+            return tarfile.open(fileobj=self.place, tarinfo=CarefulTarInfo)
+        except (tarfile.TarError, UnsafeArchive, OSError, EOFError) as error:
             raise BadSource(f"{self.name}: no tar archive that can be read: {error}") from None
 
     def read(self, path: str) -> str | None:

@@ -8,6 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
+from runner.contract.bank import MenuEdit
 from runner.contract.harbor import Container, host_problem, is_task_name
 from runner.contract.repair import CATEGORIES, Finding, reward_key
 from runner.repair import defects
@@ -127,7 +130,8 @@ def times(task: Task, context: Context) -> Found:
 
 # ---------------------------------------------------------------- defect, hints, floors
 def defect(task: Task, context: Context) -> Found:
-    yield from (("E10", told) for told in task.broken)
+    unread = _unread_menu(task)
+    yield from (("E10", told) for told in (*task.broken, *unread))
     if task.defect is None:
         needs_one = task.manifest.taxonomy.category in ("repair", "implementation")
         if needs_one and (task.fix is not None or not task.found.is_dense):
@@ -136,21 +140,28 @@ def defect(task: Task, context: Context) -> Found:
     misfit = context.source and defects.misfit(task.defect, context.source)
     if misfit:
         yield "E10", f"defect.json: {misfit}"
-    elif context.source:
-        yield from (("E10", told) for told in _menu(task, context.source))
+    elif context.source and not unread:
+        yield from (("E10", told) for told in defects.menu_misfits(task.defect, task.menu, context.source))
     if task.fix is None:
         yield "E11", "there is no fix"
     elif told := _inverse(task, context):
         yield "E11", told
 
 
-def _menu(task: Task, source: PinnedSource) -> list[str]:
-    broken = [
-        f"menu edit {number} needs the texts file, old, new and label"
-        for number, edit in enumerate(task.menu, 1)
-        if not all(isinstance(edit.get(name), str) for name in ("file", "old", "new", "label"))
-    ]
-    return broken or defects.menu_misfits(task.defect, task.menu, source)
+def _unread_menu(task: Task) -> list[str]:
+    found = []
+    for place, edit in enumerate(task.menu, 1):
+        try:
+            menu_edit(edit)
+        except ValidationError as error:
+            first = error.errors()[0]
+            found.append(f"menu edit {place}: {'.'.join(map(str, first['loc']))}: {first['msg']}")
+    return found
+
+
+def menu_edit(edit: dict) -> MenuEdit:
+    """An edit as the menu agent needs it; what else an author wrote beside it stays out. Raises ValidationError."""
+    return MenuEdit.model_validate({name: edit[name] for name in MenuEdit.model_fields if name in edit})
 
 
 def _inverse(task: Task, context: Context) -> str | None:

@@ -53,6 +53,14 @@ def test_zstd_and_zip(tmp_path, out):
     assert (out / "c" / "text").read_text() == "zip"
 
 
+def test_a_tar_that_ends_in_a_zip_is_a_tar(tmp_path, out):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("inner", "x")
+    unpack(tar(tmp_path / "x.tar", ("a/text", b"hello", {}), ("last.zip", packed.getvalue(), {})), out)
+    assert sorted(path.name for path in out.iterdir()) == ["a", "last.zip"]
+
+
 HOSTILE = {
     "slip": ("../evil", b"x", {}, "leads out"),
     "absolute": ("/etc/evil", b"x", {}, "leads out"),

@@ -175,6 +175,7 @@ WRONG = {
     "unfilled token": (lambda bank: edit(bank / "shared" / "grade.py", ("@FLOOR@", "@FLUR@")), "grade.py has the token @FLUR@"),
     "missing file": (env_toml(("env/harbor/solve.sh", "env/harbor/solved.sh")), "solved.sh is not there"),
     "path out of the bank": (env_toml(("bank:shared/grade.py", "bank:../grade.py")), "without '..'"),
+    "check that is a path": (env_toml(('"sum-8"', '"../../../../etc"')), "is no name of a check"),
     "twice": (env_toml(('to = ["tests/test.sh"]', 'to = ["tests/grade.py"]')), "two sources for tests/grade.py"),
     "both sources": (env_toml(('directory = "env/source"', 'directory = "env/source"\narchive = "a.tar"')), "exactly one"),
     "no source": (env_toml(('directory = "env/source"', 'directory = "env/sauce"')), "not there"),

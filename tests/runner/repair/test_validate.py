@@ -183,6 +183,9 @@ def test_a_menu_must_fit_the_defective_tree(compiled, dense):
     toy.write(dense / "authoring" / "menu.json", json.dumps({"edits": [good | {"old": "value += number"}]}))
     found = entries(compiled)[NAME].payload
     assert [finding.code for finding in found.findings] == ["E10"] and "menu edit 1 (the sign of the sum)" in found.findings[0].detail
+    toy.write(dense / "authoring" / "menu.json", json.dumps([good, {"file": "sim.py"}, good | {"label": "x" * 121}]))
+    details = [finding.detail for finding in entries(compiled)[NAME].payload.findings]
+    assert [detail.partition(": ")[0] for detail in details] == ["menu edit 2", "menu edit 3"]
 
 
 def test_the_record_says_what_the_task_is(compiled):

@@ -76,6 +76,9 @@ class ProcessBackend(Threads):
             self._watchdog.cancel()
         for box in list(self.boxes.values()):
             await box.remove()
+        for folder in (self.folder / "boxes", self.folder / "images", self.folder):
+            with suppress(OSError):  # kept while images, or another process's sandboxes, are in it
+                folder.rmdir()
         self.shut()
 
     # ------------------------------------------------------------------ images

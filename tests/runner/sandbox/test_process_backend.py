@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from runner.contract.termination import Termination
+from runner.sandbox.__main__ import main
 from runner.sandbox.base import ArchiveLimits, ContainerSpec, Limits, Mount
 from runner.sandbox.episode import EpisodeRunner
 from runner.sandbox.images import tag_of
@@ -38,7 +39,7 @@ async def node(house, tmp_path):
     async with Node(ProcessBackend({HOUSE: house}, tmp_path / "sandboxes"), tmp_path / "node", name="here", slots=4) as node:
         yield node
         left = await node.backend.attached({})
-    assert left == [] and list((tmp_path / "sandboxes" / "boxes").iterdir()) == []
+    assert left == [] and not (tmp_path / "sandboxes" / "boxes").exists()
 
 
 @pytest.fixture
@@ -243,3 +244,20 @@ async def test_the_reaper_takes_what_no_living_episode_owns_and_no_build(node, h
 async def test_the_health_of_a_machine_is_that_it_can_start_one(node):
     health = await node.health()
     assert health.reason is None and health.list_seconds > 0
+
+
+def test_a_node_is_warmed_by_hand(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    task_of(tmp_path / "bank" / "one")
+    broken = write_task(tmp_path / "bank" / "two", name="demo/two")
+    assert main(["warm", str(tmp_path / "bank"), "--backend", "process", "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().out
+    assert "demo/answer  warm" in said and f"{broken.name}  cold: build_failed" in said and "1 of 2 tasks warm" in said
+    assert main(["warm", str(tmp_path / "out"), "--backend", "process"]) == 1
+    assert "compile the bank first" in capsys.readouterr().err
+
+
+def test_the_health_of_a_node_is_told_by_hand(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["health", "--backend", "process"]) == 0
+    assert '"version": "process"' in capsys.readouterr().out and list(tmp_path.iterdir()) == []

@@ -166,7 +166,7 @@ _ALL = (
         },
         {
             "/stages/0": "teaches the answer's form alone: its choices are drawn evenly",
-            "/stages/1": "sized for 45 minutes on two cores",
+            "/stages/1": "planned for 45 minutes on two cores, not yet measured",
             "/stages/1/train_truncated": "published recipe: overlong filtering on",
             "/environment/max_concurrent_episodes": "one container a core",
         },

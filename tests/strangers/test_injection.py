@@ -87,6 +87,8 @@ def test_no_field_of_the_launch_form_reaches_a_command(owner, team, node, tmp_pa
     for number, field in enumerate(fields):
         for at, canary in enumerate(canaries(mark)[: None if field == "/name" else A_FEW]):
             values = post(build_form(DOCUMENT)) | {field: [canary], "token": [f"{number:016x}{at:016x}"]}
+            if field.startswith("/model/source"):
+                values["/model/source/type"] = ["path"]
             assert browser.post("/launch", values).status_code in (302, 422), field
     taken = Run.objects.count()
     assert taken >= len(canaries(mark)), "names at least are taken as they are"

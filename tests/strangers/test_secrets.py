@@ -72,7 +72,7 @@ def database() -> str:
 
 
 @pytest.fixture
-def secrets(team, owner, world, monkeypatch):
+def secrets(team, owner, world, fresh_buckets):
     """Each secret of the house by name, made as people and runners make them."""
     browser = signed_in(owner)
     made = {}

@@ -78,6 +78,7 @@ class Invited(Schema):
 
 
 class ProjectOut(Schema):
+    id: int
     team: str = Field(alias="team.slug")
     slug: str
     name: str

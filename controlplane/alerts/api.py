@@ -12,6 +12,7 @@ from controlplane.accounts.models import Project
 from controlplane.alerts import selectors, services
 from controlplane.alerts.models import Incident
 from controlplane.api.pagination import Page, Paging
+from controlplane.api.schemas import Input
 from controlplane.runs.models import Run
 from controlplane.telemetry.text import json_number
 
@@ -45,21 +46,19 @@ def list_incidents(request: HttpRequest, run_id: UUID, paging: Query[Paging]):
     return paging.page(selectors.incidents(request.user).filter(run=run), "-opened_at", "-id")
 
 
-class LimitIn(Schema):
+class NewLimit(Input):
     rule: str = Field(description="Name of a rule, as incidents carry it.")
     limit: float | None = Field(description="The project's own limit; null goes back to the dictionary's.")
 
 
-@router.get("/projects/{slug:project}/alert-limits", response=dict[str, float])
-def read_alert_limits(request: HttpRequest, project: str):
+@router.get("/projects/{int:project_id}/alert-limits", response=dict[str, float])
+def read_alert_limits(request: HttpRequest, project_id: int):
     """The limits that differ from the dictionary's, by rule."""
-    return get_object_or_404(Project.objects.for_user(request.user), slug=project).alert_limits
+    return get_object_or_404(Project.objects.for_user(request.user), pk=project_id).alert_limits
 
 
-@router.put("/projects/{slug:project}/alert-limits", response=dict[str, float])
-def change_alert_limit(request: HttpRequest, project: str, body: LimitIn):
+@router.put("/projects/{int:project_id}/alert-limits", response=dict[str, float])
+def change_alert_limit(request: HttpRequest, project_id: int, body: NewLimit):
     """Give one rule a limit of the project's own."""
-    found = get_object_or_404(Project.objects.for_user(request.user), slug=project)
-    services.set_limit(request.user, found, body.rule, body.limit)
-    found.refresh_from_db()
-    return found.alert_limits
+    project = get_object_or_404(Project.objects.for_user(request.user), pk=project_id)
+    return services.set_limit(request.user, project, body.rule, body.limit)

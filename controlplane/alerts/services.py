@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from controlplane.accounts.models import Project
 from controlplane.accounts.roles import require
+from controlplane.accounts.services import record
 from controlplane.alerts.conditions import WATCHED, conditions
 from controlplane.alerts.models import Incident
 from controlplane.alerts.rules import RULED, TAIL, examine, rule_name, sentence, severity, with_limit
@@ -83,8 +84,11 @@ def escalate(incident: Incident, message: str, step: int | None) -> None:
 
 
 @transaction.atomic
-def set_limit(user, project, rule: str, limit: float | None) -> None:
-    """A limit of the project's own for one rule; None goes back to the dictionary's. Raises ValidationError, PermissionDenied."""
+def set_limit(user, project, rule: str, limit: float | None) -> dict[str, float]:
+    """A limit of the project's own for one rule; None goes back to the dictionary's. Returns all of the project's own.
+
+    Raises ValidationError, PermissionDenied.
+    """
     require(user, project.team, "alert.limit")
     known = {rule_name(metric, item): item for metric in RULED.values() for item in metric.rules if item.kind != "non_finite"}
     if rule not in known:
@@ -95,6 +99,8 @@ def set_limit(user, project, rule: str, limit: float | None) -> None:
     kept = {name: value for name, value in project.alert_limits.items() if name != rule}
     project.alert_limits = kept if limit is None else {**kept, rule: limit}
     project.save(update_fields=["alert_limits"])
+    record(user, "alert.limit", project, {"rule": rule, "limit": limit})
+    return project.alert_limits
 
 
 @transaction.atomic

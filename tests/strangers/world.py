@@ -45,6 +45,7 @@ def make_world(team, owner, viewer, folder: Path) -> dict:
         "digest": digest,
         "number": 1,
         "run_id": run.pk,
+        "project_id": run.project_id,
         "second_run": second.pk,
         "attempt_id": attempt.pk,
         "attempt_token": attempt.token,

@@ -118,6 +118,8 @@ RULES: dict[str, Rule] = {
     "GET nodes": LIST,
     "GET queue": LIST,
     "GET runs/{run_id}/incidents": Rule(),
+    "GET projects/{project_id}/alert-limits": Rule(),
+    "PUT projects/{project_id}/alert-limits": Rule("admin", {"rule": "verifier_error/fraction above", "limit": 0.1}),
 }
 
 

@@ -170,6 +170,7 @@ function stepAt(view, x) {
 
 export class Chart {
   #drawn = false;
+  /** The size that the drawing was made for: a legend that grows takes room from it. */ #size = "";
   /** @type {View | null} */ #view = null;
 
   /** @param {HTMLElement} element @param {(steps: [number, number] | null) => void} onZoom */
@@ -184,13 +185,16 @@ export class Chart {
     if (!this.element.isConnected) return;
     this.#view = view;
     const data = [...view.lines.flatMap((line) => traces(line, view)), ...lane(view)];
-    await Plotly.react(this.element, data, layout(view), { displayModeBar: false, responsive: true, doubleClick: false, showTips: false });
+    await Plotly.react(this.element, data, layout(view), { displayModeBar: false, doubleClick: false, showTips: false });
     if (!this.#drawn) this.#listen();
+    else this.resize();
     this.#drawn = true;
   }
 
   #listen() {
     const plot = /** @type {any} */ (this.element);
+    this.#size = this.#room();
+    this.#watch.observe(this.element);
     plot.on("plotly_relayout", (/** @type {Record<string, any>} */ change) => {
       const low = change["xaxis.range[0]"], high = change["xaxis.range[1]"];
       const view = this.#view;
@@ -205,13 +209,22 @@ export class Chart {
     });
   }
 
-  /** The element has another size. */
+  #watch = new ResizeObserver(() => this.resize());
+
+  #room() {
+    return `${this.element.clientWidth} ${this.element.clientHeight}`;
+  }
+
+  /** Fit the drawing to its element, if that has another size by now and is shown. */
   resize() {
-    if (this.#drawn) Plotly.Plots.resize(this.element);
+    if (!this.#drawn || !this.element.clientHeight || this.#room() === this.#size) return;
+    this.#size = this.#room();
+    Plotly.Plots.resize(this.element);
   }
 
   /** Forget the drawing, keep the place. */
   clear() {
+    this.#watch.disconnect();
     if (this.#drawn) Plotly.purge(this.element);
     this.#drawn = false;
   }

@@ -31,6 +31,8 @@ class PrivateEngine:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
+        if shutil.which("cgroupfs-mount") and not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            subprocess.run(["cgroupfs-mount"], check=False)  # a machine without an init system has mounted none
         arguments = ["--host", self.host, "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
         arguments += ["--pidfile", f"{self.folder}/docker.pid", *self.options]
         with open(self.folder / "dockerd.log", "ab") as log:

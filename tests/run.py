@@ -8,25 +8,38 @@ from pathlib import Path
 
 from tests import system
 
+# What is missing, and the packages that bring it; whatever cannot be installed has its tests skipped with the reason.
+PACKAGES = (
+    ("Chromium for the browser tests", system.chromium, ("chromium",)),
+    ("a container engine for the container tests", lambda: shutil.which("dockerd"), ("docker.io", "cgroupfs-mount")),
+    ("debootstrap for the base image of task containers", lambda: shutil.which("debootstrap"), ("debootstrap",)),
+)
 
-def install_chromium() -> None:
-    """As root with apt-get; otherwise the browser tests skip and say which line to run."""
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        print(f"Browser tests will be skipped: {system.why_no_chromium()}", flush=True)
+
+def install_missing() -> None:
+    """As root with apt-get; otherwise the tests skip and say which line to run."""
+    missing = [(what, packages) for what, present, packages in PACKAGES if not present()]
+    if not missing:
         return
-    print("Installing Chromium for the browser tests …", flush=True)
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        print(f"Some tests will be skipped: this machine lacks {'; '.join(what for what, _ in missing)}", flush=True)
+        return
+    apt("update", "-qq")
+    for what, packages in missing:
+        print(f"Installing {what} …", flush=True)
+        apt("install", "-y", "-qq", "--no-install-recommends", *packages)
+
+
+def apt(*arguments: str) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]):
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
-        if done.returncode != 0:
-            print(f"`{' '.join(command)}` failed; the browser tests will be skipped.", flush=True)
-            return
+    command = ["apt-get", *arguments]
+    if subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False).returncode != 0:
+        print(f"`{' '.join(command)}` failed; tests that need it will be skipped.", flush=True)
 
 
 def main(arguments: list[str]) -> None:
     os.chdir(Path(__file__).resolve().parent.parent)
-    if not system.chromium():
-        install_chromium()
+    install_missing()
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
 
 

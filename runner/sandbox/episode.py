@@ -116,7 +116,8 @@ class EpisodeRunner:
         try:
             try:
                 await current.admit()
-                verdict = await current.verify(Phase.REGRADE, saved_artifacts(artifacts))
+                current.delivered = saved_artifacts(artifacts.resolve())
+                verdict = await current.verify(Phase.REGRADE, current.delivered)
             finally:
                 await current.end()
             termination = Termination.FINISHED if verdict.failure is None else verifier_termination(verdict.failure)
@@ -149,7 +150,7 @@ class Episode:
         self.node, self.budgets = runner.node, runner.budgets
         self.labels = {EPISODE: episode, ATTEMPT: attempt}
         short = task.name.rpartition("/")[2][:32]
-        self.folder = Path(runner.jobs) / f"{short}__{secrets.token_hex(4)}"
+        self.folder = Path(runner.jobs).resolve() / f"{short}__{secrets.token_hex(4)}"
         self.phases: list[PhaseTime] = []
         self.container: Container | None = None
         self.failure: SandboxFailure | None = None

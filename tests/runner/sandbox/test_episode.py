@@ -161,6 +161,9 @@ async def test_an_agent_that_crashes_leaves_its_artifacts_for_a_regrade(node, ta
     assert "KeyError" in result.detail
     again = await runner.regrade(task, result.artifacts, episode="e")
     assert (again.score, again.regraded, again.termination) == (1.0, True, Termination.FINISHED)
+    assert again.delivered == result.delivered == ("/logs/artifacts/answer",)
+    missing = await runner.regrade(task, tmp_path / "nowhere", episode="e")
+    assert (missing.termination, missing.reason, missing.score) == (Termination.VERIFIER_ERROR, Reason.PATH_MISSING, None)
     for role in ("agent", "verifier"):
         await node.backend.remove_image(tag_of(task, role))
 

@@ -65,7 +65,8 @@ def site_of(assignment: Assignment, on_phase: Callable[[PhaseEvent], None] = lam
 @dataclass
 class Site:
     """`tasks` gives the task folders by digest, `jobs` takes a folder an episode; `workers` is how many processes share the node,
-    `on_phase` hears of every boundary that an episode passes. Open it around episodes: `async with site.open(): …`.
+    `on_phase` hears of every boundary that an episode passes. Open it around episodes: `async with site.open(): …`. `keep_images` leaves
+    a task's images on the node for its next episode.
     """
 
     settings: Settings
@@ -75,6 +76,7 @@ class Site:
     attempt: str
     workers: int = 1
     on_phase: Callable[[PhaseEvent], None] = lambda event: None
+    keep_images: bool = True
     runner: EpisodeRunner | None = None
 
     @property
@@ -99,6 +101,7 @@ class Site:
         backend = make_backend(self.settings.backend, self.house)
         async with Node(backend, self.node_folder, name=node_name(), slots=slots) as node:
             options = {"budgets": self.budgets, "on_phase": self.on_phase, "regrade_once": self.settings.regrade}
+            options["keep_images"] = self.keep_images
             self.runner = EpisodeRunner(node, self.jobs, **options)
             try:
                 yield node

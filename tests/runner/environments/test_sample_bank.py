@@ -37,7 +37,8 @@ def site(tmp_path, monkeypatch, entries):
     cache = TaskCache(tmp_path / "cache")
     for entry in entries:
         cache.adopt(entry.files.folder)
-    return lambda **settings: Site(Settings(**settings), cache, tmp_path / "jobs", f"test-{secrets.token_hex(4)}", "attempt")
+    house = f"test-{secrets.token_hex(4)}"
+    return lambda **settings: Site(Settings(**settings), cache, tmp_path / "jobs", house, "attempt", keep_images=False)
 
 
 def typed(entry) -> list[str]:

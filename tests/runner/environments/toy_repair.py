@@ -80,7 +80,7 @@ class Toy:
         cache = TaskCache(folder / "cache")
         self.settings, self.events = settings, []
         self.task = make_task(folder / "task", cache, **task)
-        self.site = Site(settings, cache, folder / "jobs", house, "attempt", on_phase=self.events.append)
+        self.site = Site(settings, cache, folder / "jobs", house, "attempt", on_phase=self.events.append, keep_images=False)
 
     def environment(self) -> HarborEnvironment:
         return HarborEnvironment(self.settings, self.site)

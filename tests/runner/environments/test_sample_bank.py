@@ -38,7 +38,7 @@ def site(tmp_path, monkeypatch, entries):
     for entry in entries:
         cache.adopt(entry.files.folder)
     house = f"test-{secrets.token_hex(4)}"
-    return lambda **settings: Site(Settings(**settings), cache, tmp_path / "jobs", house, "attempt", keep_images=False)
+    return lambda **settings: Site(Settings(**settings), cache, tmp_path / "jobs", house, "attempt")
 
 
 def typed(entry) -> list[str]:

@@ -21,6 +21,17 @@ REPETITIONS, CALLS, WATCH_S, WATCH_EVERY_S, WARM_S = 5, 10, 300.0, 20.0, 40.0
 BUDGETS = {"lcp_s": 1.0, "layout_shift": 0.02, "list_script_kb": 60, "chart_script_kb": 400, "interaction_p95_ms": 100, "heap_mb": 150}
 CHARTS = ("overview", "compare")
 MOST_LIVE_CHARTS = 12
+_DRAWN = """
+() => {
+  const found = { in_sight: 0, ahead: 0, far: 0 };
+  for (const plot of document.querySelectorAll("figure .plot-container")) {
+    const { top, bottom } = plot.closest("figure").getBoundingClientRect();
+    const away = Math.max(0, top - innerHeight, -bottom);
+    found[away === 0 ? "in_sight" : away <= innerHeight ? "ahead" : "far"] += 1;
+  }
+  return found;
+}
+"""
 
 
 def main() -> None:
@@ -109,18 +120,19 @@ def use_charts(chromium: Chromium, filled: Filled) -> dict:
 
 
 def live_charts(chromium: Chromium, filled: Filled) -> dict:
-    """Of the figures that the page holds after a search, how many are drawn at the top, in the middle and at the end."""
+    """Of the figures that the page holds after a search: at the top, in the middle and at the end, which are drawn."""
     with chromium.page() as page:
         chromium.open(page, f"/runs/{filled.large}")
         page.fill("#metric-search", "group1")
         page.wait_for_function("document.querySelectorAll('#metrics figure').length > 50")
-        return {"figures": page.locator("figure[data-lines]").count(), "drawn": [drawn_at(page, share) for share in (0, 0.5, 1)]}
+        return {"figures": page.locator("figure[data-lines]").count(), "places": [drawn_at(page, share) for share in (0, 0.5, 1)]}
 
 
-def drawn_at(page: Page, share: float) -> int:
+def drawn_at(page: Page, share: float) -> dict:
+    """Charts in sight, which are the live ones; those drawn ahead within one viewport; those drawn farther away, of which there may be none."""
     page.evaluate("(share) => scrollTo(0, share * document.documentElement.scrollHeight)", share)
     page.wait_for_timeout(2500)
-    return page.locator("figure .js-plotly-plot").count()
+    return page.evaluate(_DRAWN)
 
 
 # ---------------------------------------------------------------- watching
@@ -175,7 +187,8 @@ def exceeded(opened: dict, used: dict, live: dict, watched: dict) -> list[str]:
         if page["script_kb"] > most:
             found.append(f"{name}: {page['script_kb']} KB of scripts, at most {most}")
     found += [f"{name}: interaction p95 {one['p95_ms']} ms" for name, one in used.items() if one["p95_ms"] > BUDGETS["interaction_p95_ms"]]
-    found += [f"{drawn} charts drawn at once" for drawn in live["drawn"] if drawn > MOST_LIVE_CHARTS]
+    found += [f"{place['in_sight']} charts live at once" for place in live["places"] if place["in_sight"] > MOST_LIVE_CHARTS]
+    found += [f"{place['far']} charts kept out of sight" for place in live["places"] if place["far"]]
     return found + [
         f"{name}: heap {one['late']['heap_mb']} MB" for name, one in watched.items() if one["late"]["heap_mb"] > BUDGETS["heap_mb"]
     ]

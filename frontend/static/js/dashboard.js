@@ -223,6 +223,7 @@ function onNear(entry) {
 /** A chart that scrolled away keeps neither drawing nor data. @param {Card} card */
 function forget(card) {
   card.chart.clear();
+  card.figure.dataset.state = "waiting";
   const near = [...cards.values()].filter((other) => other.near).flatMap((other) => other.wanted);
   for (const { run, name } of card.wanted) {
     if (!near.some((wanted) => wanted.run === run && wanted.name === name)) held.delete(key(run, name));
@@ -266,9 +267,10 @@ function scan() {
 }
 
 // ---------------------------------------------------------------- drawing
+/** A chart near the view is drawn once, so that it is there when it comes into sight; only one in sight is drawn again. */
 function drawDue() {
   if (document.hidden) return;
-  const due = [...cards.values()].filter((card) => card.near && card.dirty && card.wanted.some(({ run, name }) => held.has(key(run, name))));
+  const due = [...cards.values()].filter((card) => card.near && card.dirty && (card.visible || card.figure.dataset.state === "waiting") && card.wanted.some(({ run, name }) => held.has(key(run, name))));
   due.sort((a, b) => Number(b.visible) - Number(a.visible));
   due.slice(0, MOST_DRAWN).forEach(draw);
 }

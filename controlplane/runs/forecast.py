@@ -106,7 +106,8 @@ def work(config: RunConfig) -> dict:
     """Optimizer steps, episodes and the most tokens they can hold."""
     episodes = sum(stage.steps * stage.batch_size for stage in config.stages if stage.type != "sft")
     tokens = episodes * config.model.max_length
-    sentence = f"{config.total_steps} steps over {len(config.stages)} stages, {episodes:,} episodes, at most {tokens:,} tokens"
+    stages = f" over {len(config.stages)} stages" if len(config.stages) > 1 else ""
+    sentence = f"{config.total_steps} steps{stages}, {episodes:,} episodes, at most {tokens:,} tokens"
     return {"steps": config.total_steps, "episodes": episodes, "tokens_at_most": tokens, "sentence": sentence}
 
 

@@ -51,7 +51,7 @@ _NON_FINITE = Rule("non_finite", for_steps=1, severity="critical", advice="Lower
 
 METRICS: tuple[Metric, ...] = (
     # -- reward
-    Metric("critic/score/mean", "Reward, graded", "mean of rewards", "", "graded episodes", "up", "reward", (_NON_FINITE,), ("reward/mean", "reward")),
+    Metric("critic/score/mean", "Reward, graded", "mean of rewards", "", "graded episodes", "up", "reward", (_NON_FINITE,), ("reward/mean", "reward", "critic/rewards/mean")),
     Metric("critic/score/max", "Reward, best", "max of rewards", "", "graded episodes", "up", "reward"),
     Metric("critic/score/min", "Reward, worst", "min of rewards", "", "graded episodes", "up", "reward"),
     Metric("critic/score/n", "Graded episodes", "count of non-null rewards", "episodes", "batch", "none", "reward"),
@@ -75,7 +75,15 @@ METRICS: tuple[Metric, ...] = (
     Metric("response_length/clip_ratio", "At the response cap", "episodes whose response reached max_new_tokens / episodes", "", "all episodes", "down", "length",
            (Rule("above", 0.2, advice="Responses hit the cap: raise max_new_tokens or shorten the task."),), ("truncated_frac",)),
     Metric("prompt_length/mean", "Prompt length, mean", "mean of prompt tokens", "tokens", "all episodes", "none", "length"),
+    Metric("prompt_length/max", "Prompt length, max", "max of prompt tokens", "tokens", "all episodes", "none", "length"),
+    Metric("prompt_length/min", "Prompt length, min", "min of prompt tokens", "tokens", "all episodes", "none", "length"),
+    Metric("response_length_non_aborted/mean", "Response length of those that replied, mean", "mean of response tokens", "tokens", "episodes with a response", "none", "length"),
+    Metric("response_length_non_aborted/max", "Response length of those that replied, max", "max of response tokens", "tokens", "episodes with a response", "none", "length"),
+    Metric("response_length_non_aborted/min", "Response length of those that replied, min", "min of response tokens", "tokens", "episodes with a response", "none", "length"),
+    Metric("response/aborted_ratio", "Without a response", "episodes without a response token / episodes", "", "all episodes", "down", "length"),
     Metric("num_turns/mean", "Turns, mean", "mean of student turns", "turns", "all episodes", "none", "length"),
+    Metric("num_turns/max", "Turns, max", "max of student turns", "turns", "all episodes", "none", "length"),
+    Metric("num_turns/min", "Turns, min", "min of student turns", "turns", "all episodes", "none", "length"),
     # -- policy
     Metric("actor/entropy", "Entropy", "mean token entropy of the learner's policy", "nats", "loss tokens", "none", "policy",
            (Rule("ratio_below", 0.2, advice="Entropy collapsed: lower the learning rate or widen the upper clip."), Rule("ratio_above", 2.0, advice="Entropy doubled: the policy is drifting to noise.")), ("entropy",)),
@@ -101,6 +109,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("rollout_corr/rollout_is_std", "Importance weight, std", "std of min(exp(d), 2)", "", "loss tokens", "none", "mismatch"),
     Metric("rollout_corr/rollout_is_eff_sample_size", "Effective sample size", "1 / mean((v / mean v)²), v = clamp(exp(d), 1/2, 2)", "", "loss tokens", "up", "mismatch",
            (Rule("below", 0.9, for_steps=2, critical=0.7, advice="Sampler and learner drift apart: compare the weight version of every worker, lower the staleness bound."), Rule("ratio_below", 0.5, advice="ESS halved against its median."))),
+    Metric("rollout_corr/training_ppl", "Perplexity, learner", "mean over sequences of exp(−mean learner log-prob)", "", "trained sequences", "none", "mismatch"),
+    Metric("rollout_corr/rollout_ppl", "Perplexity, sampler", "mean over sequences of exp(−mean sampler log-prob)", "", "trained sequences", "none", "mismatch"),
+    Metric("rollout_corr/log_ppl_diff", "Log-perplexity difference", "mean over sequences of mean sampler − mean learner log-prob", "nats", "trained sequences", "none", "mismatch"),
+    Metric("rollout_corr/log_ppl_abs_diff", "Log-perplexity difference, absolute", "mean over sequences of its absolute value", "nats", "trained sequences", "down", "mismatch"),
+    Metric("rollout_corr/ppl_ratio", "Perplexity ratio", "mean over sequences of exp(log-perplexity difference)", "", "trained sequences", "none", "mismatch"),
+    Metric("rollout_corr/chi2_token", "χ² of tokens", "mean(ρ²) − 1, ρ = exp(learner − sampler log-prob)", "", "loss tokens", "down", "mismatch"),
+    Metric("rollout_corr/chi2_seq", "χ² of sequences", "the same with ρ over whole sequences", "", "trained sequences", "down", "mismatch"),
     Metric("rollout_corr/clamped", "Clamped log-ratios", "tokens whose |d| exceeded 20", "tokens", "loss tokens", "down", "mismatch"),
     Metric("training/rollout_probs_diff_mean", "Probability difference, mean", "mean |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),
     Metric("training/rollout_probs_diff_max", "Probability difference, max", "max |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),

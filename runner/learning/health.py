@@ -33,8 +33,10 @@ def rollout_metrics(samples: Sequence[Sample], max_new_tokens: int) -> Metrics:
         "reward/missing_fraction": 1.0 - len(rewards) / len(samples),
         **_spread("response_length/", lengths, "mean", "p90", "max", "min"),
         "response_length/clip_ratio": float((lengths >= max_new_tokens * np.array([max(1, sample.turns) for sample in samples])).mean()),
-        "prompt_length/mean": float(prompts.mean()),
-        "num_turns/mean": float(np.mean([sample.turns for sample in samples])),
+        **_spread("prompt_length/", prompts, "mean", "max", "min"),
+        **_spread("num_turns/", np.array([sample.turns for sample in samples]), "mean", "max", "min"),
+        **_spread("response_length_non_aborted/", lengths[lengths > 0], "mean", "max", "min"),
+        "response/aborted_ratio": float((lengths == 0).mean()),
         "perf/total_num_tokens": float(sum(sample.total_length for sample in samples)),
         **_terminations(samples),
         **_parsed(samples),
@@ -92,6 +94,33 @@ def mismatch_metrics(learner: np.ndarray, sampler: np.ndarray) -> Metrics:
         "training/rollout_probs_diff_mean": float(gap.mean()),
         "training/rollout_probs_diff_max": float(gap.max()),
     }
+
+
+def perplexity_metrics(learner: Sequence[np.ndarray], sampler: Sequence[np.ndarray]) -> Metrics:
+    """Learner against sampler sequence by sequence, as verl defines it; one array of log-probs [n_i] a sequence.
+
+    With m the mean log-prob of a sequence: perplexities are mean exp(−m); log_ppl_diff is mean(m_sampler − m_learner), its absolute and
+    its exp likewise. chi² is E[ρ²] − 1 with ρ = exp(learner − sampler) over tokens, and over sequences with the sum of their tokens.
+    """
+    pairs = [(ours.astype(np.float64), theirs.astype(np.float64)) for ours, theirs in zip(learner, sampler, strict=True) if len(ours)]
+    if not pairs:
+        return {}
+    trained, sampled = (np.array([pair[side].mean() for pair in pairs]) for side in (0, 1))
+    gap, tokens = sampled - trained, np.concatenate([ours - theirs for ours, theirs in pairs])
+    sequences = np.array([(ours - theirs).sum() for ours, theirs in pairs])
+    return {
+        "rollout_corr/training_ppl": float(np.exp(-trained).mean()),
+        "rollout_corr/rollout_ppl": float(np.exp(-sampled).mean()),
+        "rollout_corr/log_ppl_diff": float(gap.mean()),
+        "rollout_corr/log_ppl_abs_diff": float(np.abs(gap).mean()),
+        "rollout_corr/ppl_ratio": float(np.exp(gap).mean()),
+        "rollout_corr/chi2_token": _chi_squared(tokens),
+        "rollout_corr/chi2_seq": _chi_squared(sequences),
+    }
+
+
+def _chi_squared(log_ratio: np.ndarray) -> float:
+    return float(np.square(np.exp(np.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))).mean() - 1.0)
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:

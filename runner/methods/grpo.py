@@ -18,7 +18,7 @@ from runner.contract.run_config import ClippedLoss, GrpoStage
 from runner.contract.termination import HANDLING, Termination
 from runner.learning.advantages import group_advantages, shuffled_rewards, token_weights
 from runner.learning.filters import enforced_filter, matched_filters
-from runner.learning.health import mismatch_metrics, weighted_mean
+from runner.learning.health import mismatch_metrics, perplexity_metrics, weighted_mean
 from runner.learning.losses import clipped_loss, k3_penalty, masked_loss
 from runner.methods.base import SequenceResult, StepPlan, TrainingSequence
 from runner.rollouts.types import Sample, TrainedSample
@@ -182,6 +182,7 @@ def _token_metrics(sequences: Sequence[TrainingSequence], results: Sequence[Sequ
         "critic/advantages/max": float(advantage.max()),
         "critic/advantages/min": float(advantage.min()),
         **mismatch_metrics(learner, sampler),
+        **perplexity_metrics([result.logprob for result in results], [item.columns["sampler_logprob"][item.mask] for item in sequences]),
     }
     if "dual_clipped" in values:
         metrics["actor/pg_clipfrac_lower"] = float(values["dual_clipped"].mean())

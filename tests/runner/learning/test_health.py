@@ -8,7 +8,7 @@ import pytest
 from runner.contract.episode import Author
 from runner.contract.metrics import lookup
 from runner.contract.termination import Termination
-from runner.learning.health import group_metrics, mismatch_metrics, rollout_metrics
+from runner.learning.health import group_metrics, mismatch_metrics, perplexity_metrics, rollout_metrics
 from runner.rollouts.types import SampleBuilder
 
 
@@ -122,3 +122,16 @@ def test_answers_parsed_are_a_share_of_graded_ones():
 def test_every_name_is_in_the_dictionary():
     metrics = rollout_metrics([episode(1.0, parsed=True), episode(0.0)], 8) | mismatch_metrics(np.array([-1.0]), np.array([-1.1]))
     assert [name for name in metrics if lookup(name) is None] == []
+
+
+def test_perplexities_are_of_sequences_and_chi_squared_of_tokens_and_sequences():
+    learner = [np.array([-1.0, -1.0], np.float32), np.array([-2.0], np.float32)]
+    sampler = [np.array([-1.0, -2.0], np.float32), np.array([-2.0], np.float32)]
+    found = perplexity_metrics(learner, sampler)
+    assert found["rollout_corr/training_ppl"] == pytest.approx((np.e + np.e**2) / 2)
+    assert found["rollout_corr/rollout_ppl"] == pytest.approx((np.e**1.5 + np.e**2) / 2)
+    assert found["rollout_corr/log_ppl_diff"] == pytest.approx(-0.25) and found["rollout_corr/log_ppl_abs_diff"] == pytest.approx(0.25)
+    assert found["rollout_corr/ppl_ratio"] == pytest.approx((np.exp(-0.5) + 1) / 2)
+    assert found["rollout_corr/chi2_token"] == pytest.approx((1 + np.e**2 + 1) / 3 - 1)
+    assert found["rollout_corr/chi2_seq"] == pytest.approx((np.e**2 + 1) / 2 - 1)
+    assert perplexity_metrics([], []) == {} and all(lookup(name) for name in found)

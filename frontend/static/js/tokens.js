@@ -13,6 +13,7 @@
 const LINE = 24;
 const SPARE_LINES = 12;
 const AUTHORS = ["environment", "template", "student", "teacher", "gold", "bridge"];
+const ODD = /[\u0000-\u001f\u007f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/;
 const CHANNELS = ["logprob", "learner_logprob", "difference", "advantage", "entropy", "teacher_logprob"];
 
 class TokenView {
@@ -23,6 +24,7 @@ class TokenView {
     this.detail = detail;
     this.select = select;
     this.current = -1;
+    this.size = "";
     /** @type {number[]} */ this.starts = [];
     this.sheet = document.createElement("div");
     this.sheet.className = "token-sheet";
@@ -35,7 +37,8 @@ class TokenView {
 
   listen() {
     this.box.addEventListener("scroll", () => this.draw(), { passive: true });
-    new ResizeObserver(() => this.layOut()).observe(this.box);
+    // An observer reports once at the start; laid out we are by then.
+    new ResizeObserver(() => this.size !== sizeOf(this.box) && this.layOut()).observe(this.box);
     this.select.addEventListener("change", () => {
       this.channel = channelOf(this.tokens, this.select.value);
       this.draw();
@@ -57,6 +60,7 @@ class TokenView {
       used = text.endsWith("↵") ? width + 1 : used + text.length;
     });
     this.sheet.style.height = `${this.starts.length * LINE}px`;
+    this.size = sizeOf(this.box);
     this.draw();
   }
 
@@ -115,8 +119,13 @@ class TokenView {
 
 /** @param {string} text @returns {string} with blanks and line ends to be seen */
 function readable(text) {
+  // Most tokens hold nothing odd, and there are tens of thousands of them.
+  if (text && !ODD.test(text)) return text;
   return text.replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, "␛").replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/[\u0000-\u001f\u007f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g, "▯") || "∅";
 }
+
+/** @param {HTMLElement} box */
+const sizeOf = (box) => `${box.clientWidth} ${box.clientHeight}`;
 
 /** @param {HTMLElement} box */
 function characterWidth(box) {
@@ -137,7 +146,7 @@ function inLoss(tokens, index) {
 /** @param {Tokens} tokens @param {string} name @returns {Channel} */
 function channelOf(tokens, name) {
   const values = name === "difference" ? difference(tokens) : /** @type {any} */ (tokens)[name] ?? [];
-  const known = values.filter((/** @type {number | null} */ value) => value !== null).sort((/** @type {number} */ a, /** @type {number} */ b) => a - b);
+  const known = Float64Array.from(values.filter((/** @type {number | null} */ value) => value !== null)).sort();
   const diverging = name === "difference" || name === "advantage";
   const low = known.at(Math.floor(known.length * 0.02)) ?? 0, high = known.at(Math.floor(known.length * 0.98)) ?? 0;
   const reach = Math.max(Math.abs(low), Math.abs(high)) || 1;

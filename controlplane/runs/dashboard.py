@@ -16,6 +16,7 @@ from runner.contract.metrics import DASHBOARD, REPAIR_DASHBOARD, Metric, lookup
 STACKED = {"Terminations", "Step time"}
 WARM_START = ("Warm start", ("sft/loss",))
 MOST_FOUND = 120
+MOST_NAMED = 5
 MOST_MARKS = 300
 MARKED = ("checkpoint", "evaluation", "stage_started")
 
@@ -30,6 +31,11 @@ class ChartSpec:
     stacked: bool = False
     unit: str = ""
     wall: bool = False
+
+    @property
+    def crowded(self) -> bool:
+        """Whether its lines are too many for their names to stand in the legend."""
+        return len(json.loads(self.lines)) > MOST_NAMED
 
 
 def chart(title: str, names: tuple[str, ...], wall: bool = False) -> ChartSpec:

@@ -14,18 +14,22 @@ from tests.docker_engine import PrivateEngine
 from tests.runner.sandbox import scratch
 
 
-def load_scratch(base_url: str | None = None) -> None:
-    """Make the base image on an engine that lacks it."""
+def load_scratch(base_url: str | None = None) -> bool:
+    """Make the base image on an engine that lacks it; whether it did."""
     client = docker.APIClient(base_url=base_url) if base_url else docker.from_env().api
     name, _, tag = scratch.IMAGE.partition(":")
-    if not client.images(scratch.IMAGE):
-        client.import_image_from_data(scratch.rootfs(), repository=name, tag=tag)
+    if client.images(scratch.IMAGE):
+        return False
+    client.import_image_from_data(scratch.rootfs(), repository=name, tag=tag)
+    return True
 
 
 @pytest.fixture(scope="session")
 def scratch_image(container_engine):
-    load_scratch()
-    return scratch.IMAGE
+    made = load_scratch()
+    yield scratch.IMAGE
+    if made:
+        docker.from_env().api.remove_image(scratch.IMAGE, force=True)
 
 
 @pytest.fixture(scope="module")

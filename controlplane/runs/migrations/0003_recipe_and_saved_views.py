@@ -4,6 +4,7 @@ import json
 
 import django.db.models.deletion
 from django.conf import settings
+from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import migrations, models
 
 from runner.contract.canonical import canonical_bytes, digest
@@ -21,6 +22,9 @@ def fill_recipes(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
+    # The recipes of all runs are computed in between: in one transaction the new column would lock the table for as long.
+    atomic = False
+
     dependencies = [
         ("accounts", "0002_idempotency_per_user"),
         ("banks", "0002_bank_import"),
@@ -44,7 +48,7 @@ class Migration(migrations.Migration):
             field=models.CharField(blank=True, db_default="", max_length=64),
         ),
         migrations.RunPython(fill_recipes, migrations.RunPython.noop),
-        migrations.AddIndex(
+        AddIndexConcurrently(
             model_name="run",
             index=models.Index(fields=["recipe"], name="run_recipe"),
         ),

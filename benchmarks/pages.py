@@ -124,7 +124,7 @@ def live_charts(chromium: Chromium, filled: Filled) -> dict:
     with chromium.page() as page:
         chromium.open(page, f"/runs/{filled.large}")
         page.fill("#metric-search", "group1")
-        page.wait_for_function("document.querySelectorAll('#metrics figure').length > 50")
+        page.locator("#metrics figure").nth(50).wait_for(state="attached")
         return {"figures": page.locator("figure[data-lines]").count(), "places": [drawn_at(page, share) for share in (0, 0.5, 1)]}
 
 

@@ -7,6 +7,7 @@ from uuid import UUID
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema
+from pydantic import StrictFloat
 
 from controlplane.accounts.models import Project
 from controlplane.alerts import selectors, services
@@ -48,7 +49,7 @@ def list_incidents(request: HttpRequest, run_id: UUID, paging: Query[Paging]):
 
 class NewLimit(Input):
     rule: str = Field(description="Name of a rule, as incidents carry it.")
-    limit: float | None = Field(description="The project's own limit; null goes back to the dictionary's.")
+    limit: StrictFloat | None = Field(description="The project's own limit; null goes back to the dictionary's.")
 
 
 @router.get("/projects/{int:project_id}/alert-limits", response=dict[str, float])

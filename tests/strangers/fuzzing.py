@@ -28,6 +28,14 @@ SEMANTIC = {
     "POST /api/v1/banks/imports/upload": "the file must be Parquet",
     "POST /api/v1/banks/{slug}/versions": "the file must be a bank",
     "POST /api/v1/episodes/{episode_id}/labels": "a name, a comment, or both",
+    "POST /api/v1/bank-files": "a file is named by its SHA-256",
+    "GET /api/v1/banks/{bank}/versions/{number}/task-files": "only repair banks have them",
+    "GET /api/v1/banks/{bank}/versions/{number}/anchors": "only repair banks have them",
+    "POST /api/v1/banks/{bank}/versions/{number}/anchors": "a result is of a task of the bank",
+    "POST /api/v1/banks/{bank}/versions/{number}/anchors/start": "only repair banks have them",
+    "POST /api/v1/banks/{bank}/versions/{number}/quarantine": "the task must be one of the bank's",
+    "POST /api/v1/banks/{bank}/versions/{number}/release": "the task must be one of the bank's",
+    "PUT /api/v1/projects/{project_id}/alert-limits": "the rule must be one of ours, the limit one that it can have",
     "GET /api/v1/runs/differences": "two to ten runs that differ",
     "GET /api/v1/runs/{run_id}/points": "the range must not be empty",
 }
@@ -42,12 +50,14 @@ def configuration(token: str, world: dict, uncovered: tuple[str, ...] = ()) -> d
     known = {
         **{
             f"path.{name}": [str(world[name])]
-            for name in ("run_id", "episode_id", "evaluation_id", "checkpoint_id", "import_id", "slug", "protocol", "team")
+            for name in ("run_id", "episode_id", "evaluation_id", "checkpoint_id", "import_id", "slug", "bank", "protocol", "team")
         },
-        **{f"path.{name}": [world[name]] for name in ("token_id", "member_id", "number")},
+        **{f"path.{name}": [world[name]] for name in ("token_id", "member_id", "project_id", "number")},
         "path.other_id": [str(world["episodes/other_id"]), str(world["evaluations/other_id"])],
         "query.cursor": world["cursors"],
         "query.team": [world["team"]],
+        "query.task": ["demo/a"],
+        "body.task": ["demo/a"],
         **{f"query.{name}": [1] for name in ("before", "after")},
         "query.ids[*]": [str(world["run_id"]), str(world["second_run"])],
         "body.checkpoint": [str(world["checkpoint_id"])],

@@ -26,7 +26,6 @@ SETTINGS = {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     # A starved machine is slow, not dead, and to start anew costs it more. That a process of Ray is gone, --block sees at once.
-    "RAY_raylet_start_wait_time_s": "150",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "150",
     "RAY_agent_register_timeout_ms": "300000",
     "RAY_health_check_failure_threshold": "20",

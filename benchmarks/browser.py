@@ -75,6 +75,10 @@ class Chromium:
         if answer.status != 200:
             raise RuntimeError(f"{path}: {answer.status}")
         page.wait_for_timeout(SETTLE_MS)
+        return self.cost(page)
+
+    def cost(self, page: Page) -> dict:
+        """What the page cost up to now."""
         found = page.evaluate(_READ)
         found.pop("events")
         return {name: round(value, 4) for name, value in found.items()}

@@ -21,6 +21,10 @@ import { fillTable, showLegend } from "assay/figure.js";
 const BUCKETS = 600;
 const DRAW_EVERY = 1000;
 const MOST_DRAWN = 12;
+/** Milliseconds of drawing after which the page gets its turn. */
+const SLICE = 30;
+/** The part of a chart that must be in sight for it to be live. */
+const IN_SIGHT = 0.25;
 const ASK_AGAIN = 3000;
 const SAMPLE_EVERY = 15_000;
 const NAMES_AT_ONCE = 12;
@@ -208,7 +212,7 @@ function makeCard(figure) {
 }
 
 const nearby = new IntersectionObserver((entries) => entries.forEach((entry) => onNear(entry)), { rootMargin: "100% 0px" });
-const inView = new IntersectionObserver((entries) => entries.forEach((entry) => onVisible(entry)));
+const inView = new IntersectionObserver((entries) => entries.forEach((entry) => onVisible(entry)), { threshold: [0, IN_SIGHT] });
 
 /** @param {IntersectionObserverEntry} entry */
 function onNear(entry) {
@@ -234,7 +238,7 @@ function forget(card) {
 function onVisible(entry) {
   const card = cards.get(entry.target);
   if (!card) return;
-  card.visible = entry.isIntersecting;
+  card.visible = entry.intersectionRatio >= IN_SIGHT;
   if (card.visible && card.dirty) drawDue();
 }
 
@@ -267,12 +271,23 @@ function scan() {
 }
 
 // ---------------------------------------------------------------- drawing
-/** A chart near the view is drawn once, so that it is there when it comes into sight; only one in sight is drawn again. */
+let slicing = 0;
+
+function drawOn() {
+  slicing = 0;
+  drawDue();
+}
+
+/** A chart near the view is drawn once, so that it is there when it comes into sight; only one in sight is drawn again. The page may paint and listen in between. */
 function drawDue() {
   if (document.hidden) return;
   const due = [...cards.values()].filter((card) => card.near && card.dirty && (card.visible || card.figure.dataset.state === "waiting") && card.wanted.some(({ run, name }) => held.has(key(run, name))));
   due.sort((a, b) => Number(b.visible) - Number(a.visible));
-  due.slice(0, MOST_DRAWN).forEach(draw);
+  const until = performance.now() + SLICE;
+  for (const card of due.slice(0, MOST_DRAWN)) {
+    draw(card);
+    if (performance.now() > until) return void (slicing ||= window.setTimeout(drawOn));
+  }
 }
 
 /** @param {Card} card */

@@ -22,7 +22,7 @@ from runner.importers.report import Report
 
 SEND_SECONDS = 300.0
 # One request of files: whatever comes first.
-SEND_FILES, SEND_BYTES = 200, 32 << 20
+SEND_FILES, SEND_BYTES = 50, 32 << 20
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -90,12 +90,12 @@ def send(options: argparse.Namespace, file: bytes, report: dict, blobs: Mapping[
         token = options.token_file.read_text().strip()
     except OSError as error:
         raise ImportRefused(f"--token-file {options.token_file}: {error.strerror}; `./assay token` makes one") from error
-    base = f"{options.url.rstrip('/')}/api/v1/banks"
+    base = f"{options.url.rstrip('/')}/api/v1"
     with httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=SEND_SECONDS) as client:
         send_blobs(client, base, blobs)
         answer = post(
             client,
-            f"{base}/{options.bank_slug}/versions",
+            f"{base}/banks/{options.bank_slug}/versions",
             files={"file": ("bank.jsonl.zst", file, "application/zstd")},
             data={"report": json.dumps(report), "environment": options.bank},
         )
@@ -107,14 +107,14 @@ def send_blobs(client: httpx.Client, base: str, blobs: Mapping[str, Path | bytes
     """Upload those blobs that the control plane lacks."""
     names = sorted(blobs)
     for start in range(0, len(names), 1000):
-        lacking = post(client, f"{base}/blobs/missing", json={"digests": names[start : start + 1000]}).json()["missing"]
+        lacking = post(client, f"{base}/bank-files/missing", json={"digests": names[start : start + 1000]}).json()["missing"]
         for batch in batches(lacking, blobs):
-            post(client, f"{base}/blobs", files=[("files", (name, content_of(blobs[name]))) for name in batch])
+            post(client, f"{base}/bank-files", files=[("files", (name, content_of(blobs[name]))) for name in batch])
             say(f"sent {len(batch)} files")
 
 
 def batches(names: Sequence[str], blobs: Mapping[str, Path | bytes]) -> Iterator[list[str]]:
-    """Names in lots of at most 200 files; a lot ends with the file that takes it over 32 MiB."""
+    """Names in lots of at most 50 files; a lot ends with the file that takes it over 32 MiB."""
     batch, size = [], 0
     for name in names:
         content = blobs[name]

@@ -1,13 +1,16 @@
 """Pages that belong to no app: the front door, the state of the house, and what is shown when something goes wrong."""
 
 import logging
+import sys
 
 from django.contrib.auth.decorators import login_required
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 
 logger = logging.getLogger(__name__)
+RETRY_AFTER_S = 5
 
 
 def home(request: HttpRequest) -> HttpResponse:
@@ -43,9 +46,15 @@ def not_found(request: HttpRequest, exception=None) -> HttpResponse:
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """The page of last resort: without a database or static files it is plain text, but never a second failure."""
-    title, text = "Assay failed to answer", "The log holds the cause under this request id. Your data is safe; try again in a moment."
+    away = isinstance(sys.exc_info()[1], (OperationalError, InterfaceError))
+    status, title = (503, "The database does not answer") if away else (500, "Assay failed to answer")
+    text = "The log holds the cause under this request id. Your data is safe; try again in a moment."
     try:
-        return _error(request, 500, title, text)
+        response = _error(request, status, title, text)
     except Exception:
         logger.exception("the error page could not be rendered")
-        return HttpResponse(f"{title}\n{text}\nRequest {getattr(request, 'id', '')}\n", status=500, content_type="text/plain; charset=utf-8")
+        plain = f"{title}\n{text}\nRequest {getattr(request, 'id', '')}\n"
+        response = HttpResponse(plain, status=status, content_type="text/plain; charset=utf-8")
+    if away:
+        response["Retry-After"] = str(RETRY_AFTER_S)
+    return response

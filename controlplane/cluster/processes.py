@@ -39,6 +39,15 @@ def is_alive(pid: int, started: float) -> bool:
         return False
 
 
+def describe(entry: dict) -> str:
+    """A registered process in words. One that the kernel keeps from dying is told apart: no signal helps it."""
+    try:
+        stuck = psutil.Process(entry["pid"]).status() == psutil.STATUS_DISK_SLEEP
+    except psutil.Error:
+        stuck = False
+    return f"{entry['component']} (pid {entry['pid']} on {entry['host']}{', in uninterruptible sleep' if stuck else ''})"
+
+
 def kill(entries: list[dict]) -> None:
     """SIGKILL each process of this host that is still the registered one."""
     for entry in look(entries).alive:

@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 TICK_LOCK = 0x617373617901
 GAP_S = 10.0
 WEB_TIMEOUT_S = 2.0
-LEASE = timedelta(seconds=30)
+# Shorter than the half minute in which a run must go on after the worker that held it was killed.
+LEASE = timedelta(seconds=20)
 SOON = timedelta(seconds=2)
 WATCH = timedelta(seconds=5)
 QUARANTINE_LOOK = timedelta(seconds=30)

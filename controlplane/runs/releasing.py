@@ -64,7 +64,7 @@ def what_is_left(attempt: Attempt, ray: RayJobs, elapsed: float) -> str:
     if groups:
         return f"its placement group is {groups[0]}"
     if seen.alive:
-        return "its processes run: " + ", ".join(f"{entry['component']} (pid {entry['pid']} on {entry['host']})" for entry in seen.alive)
+        return "its processes run: " + ", ".join(map(processes.describe, seen.alive))
     return ""
 
 

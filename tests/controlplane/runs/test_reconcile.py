@@ -13,6 +13,7 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.checkpoints.models import Checkpoint
+from controlplane.cluster import processes
 from controlplane.cluster.models import Grant, Node, ReconcilerTick
 from controlplane.runs import reconcile, scheduling
 from controlplane.runs.changes import fold
@@ -451,6 +452,13 @@ def test_what_cannot_be_seen_free_is_quarantined_with_the_reason_and_freed_later
     assert Grant.objects.get(pk=grant.pk).state == "released"
     again(waiting)
     assert waiting.state == "active"
+
+
+def test_a_process_that_no_signal_ends_is_named(monkeypatch):
+    entry = {"component": "worker-0", "host": "here", "pid": os.getpid(), "started": 0.0}
+    assert processes.describe(entry) == f"worker-0 (pid {os.getpid()} on here)"
+    monkeypatch.setattr(psutil.Process, "status", lambda _: psutil.STATUS_DISK_SLEEP)
+    assert processes.describe(entry) == f"worker-0 (pid {os.getpid()} on here, in uninterruptible sleep)"
 
 
 def test_a_job_whose_attempt_is_closed_is_stopped(launch, ray, driver_of):

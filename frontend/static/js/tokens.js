@@ -49,15 +49,17 @@ class TokenView {
 
   /** Breaks the tokens into lines of the box's width; a token that ends a line of text ends ours. */
   layOut() {
-    const width = Math.max(20, Math.floor((this.box.clientWidth - 24) / characterWidth(this.box)));
+    const { character, edge } = measure(this.box);
+    const width = Math.max(20 * character, this.box.clientWidth - 24);
     this.starts = [0];
     let used = 0;
     this.shown.forEach((text, index) => {
-      if (used + text.length > width && used) {
+      const wide = text.length * character + edge;
+      if (used + wide > width && used) {
         this.starts.push(index);
         used = 0;
       }
-      used = text.endsWith("↵") ? width + 1 : used + text.length;
+      used = text.endsWith("↵") ? Infinity : used + wide;
     });
     this.sheet.style.height = `${this.starts.length * LINE}px`;
     this.size = sizeOf(this.box);
@@ -127,15 +129,16 @@ function readable(text) {
 /** @param {HTMLElement} box */
 const sizeOf = (box) => `${box.clientWidth} ${box.clientHeight}`;
 
-/** @param {HTMLElement} box */
-function characterWidth(box) {
+/** @param {HTMLElement} box @returns {{character: number, edge: number}} pixels: of one character, and of the bar that each token has besides */
+function measure(box) {
   const probe = document.createElement("span");
   probe.className = "token";
   probe.textContent = "0".repeat(50);
   box.append(probe);
-  const width = probe.getBoundingClientRect().width / 50;
+  const edge = probe.offsetWidth - probe.clientWidth;
+  const character = (probe.getBoundingClientRect().width - edge) / 50;
   probe.remove();
-  return width || 8;
+  return { character: character > 0 ? character : 8, edge };
 }
 
 /** @param {Tokens} tokens @param {number} index */

@@ -1,5 +1,9 @@
 """The dispatcher of the proofs, and what the proofs measure with."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -77,3 +81,16 @@ def test_a_probe_sees_a_lock_for_as_long_as_it_is_held(services):
     finally:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("DROP TABLE probed")
+
+
+@pytest.mark.slow
+def test_no_migration_locks_a_hot_table_for_long():
+    code = "import json; from benchmarks.prove.migrations import measure; print(json.dumps(measure(5_000)))"
+    ours = ("ASSAY_", "DATABASE_URL", "REDIS_URL", "RAY_", "SECRET_KEY", "DJANGO_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])["also"]
+    assert (
+        found["broken"] == [] and {"runs.0003_recipe_and_saved_views", "telemetry.0002_series_axis_and_wall"} <= found["migrations"].keys()
+    )

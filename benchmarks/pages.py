@@ -83,7 +83,7 @@ def paths(filled: Filled) -> dict[str, str]:
         "episodes": f"{many}/episodes",
         "episodes, searched": f"{many}/episodes?search=biology",
         "transcript": f"/episodes/{filled.transcript}",
-        "compare": f"/compare?runs={','.join(map(str, filled.compared))}",
+        "compare": f"/compare?metric=critic/score/mean&runs={','.join(map(str, filled.compared))}",
         "launch": "/launch",
         "banks": "/banks",
         "cluster": "/cluster",

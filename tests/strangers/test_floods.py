@@ -23,7 +23,7 @@ TEXTS = {
     "distinct words": distinct_words,
     "one word": lambda: "x" * LONG,
     "one line of blanks": lambda: " " * LONG,
-    "surrogates": lambda: "a\ud800b\udfffc\0d",
+    "control characters": lambda: "a\0b\x1b[2Jc\u202ed",
 }
 
 

@@ -57,9 +57,9 @@ def why_impossible(bundles: tuple[Bundle, ...]) -> str | None:
     return explain_impossible(bundles, known) if known else None
 
 
-def why_would_wait(bundles: tuple[Bundle, ...]) -> str | None:
-    """The sentence a run of `bundles` would show if it were first in the queue now; None when it would start."""
-    [decision] = decide([Request("forecast", bundles)], capacity(Node.objects.all()), holdings())
+def why_would_wait(bundles: tuple[Bundle, ...], team: int | None = None) -> str | None:
+    """The sentence a run of `team` with `bundles` would show if it were first in the queue now; None when it would start."""
+    [decision] = decide([Request("forecast", bundles, team=team)], capacity(Node.objects.all()), holdings())
     return None if decision.places else decision.why
 
 

@@ -96,7 +96,7 @@ def memory(config: RunConfig, facts: ModelFacts) -> dict | None:
     worker = facts.parameters * width + PROCESS_BYTES
     total = learner + workers * worker + PROCESS_BYTES
     available = cluster.total_memory()
-    sentence = f"learner {size(learner)}, {workers} workers of {size(worker)}: {size(total)} without activations"
+    sentence = f"learner {size(learner)}, {workers} worker{'s' * (workers != 1)} of {size(worker)}, driver {size(PROCESS_BYTES)}: {size(total)} without activations"
     if available:
         sentence += f"; the cluster has {size(available)}"
     return {"learner": learner, "worker": worker, "total": total, "available": available, "sentence": sentence}
@@ -125,10 +125,10 @@ def duration(config: RunConfig, team) -> dict | None:
     return {"seconds": seconds, "gpu_hours": gpu_hours, "runs": len(rates), "sentence": sentence}
 
 
-def queue(config: RunConfig) -> dict:
+def queue(config: RunConfig, team) -> dict:
     """Where the run would stand, and what it would wait for."""
     ahead = Run.objects.filter(state=RunState.QUEUED, priority__gte=config.priority).count()
-    why = cluster.why_would_wait(bundles(config.resources))
+    why = cluster.why_would_wait(bundles(config.resources), team.pk)
     if not ahead and why is None:
         return {"position": 1, "ahead": 0, "sentence": "starts at once"}
     return {"position": ahead + 1, "ahead": ahead, "sentence": f"{ahead} ahead in the queue; {why or 'capacity is free'}"}
@@ -144,8 +144,6 @@ def model_of(config: RunConfig) -> str:
     return getattr(source, names[source.type])
 
 
-
-
 def forecast(config: RunConfig, team, facts: ModelFacts) -> dict:
     """Everything the launch page's rail shows. Figures that cannot be known are None."""
     found = disk(config, facts)
@@ -156,7 +154,7 @@ def forecast(config: RunConfig, team, facts: ModelFacts) -> dict:
         "memory": memory(config, facts),
         "disk": found and {**asdict(found), "limit": DISK_LIMIT},
         "gang": [{"bundle": bundle.name, "cpus": float(bundle.cpus), "gpus": bundle.gpus} for bundle in asked],
-        "queue": queue(config),
+        "queue": queue(config, team),
         "duration": duration(config, team),
     }
 

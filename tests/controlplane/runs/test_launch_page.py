@@ -79,9 +79,9 @@ def test_changing_a_variant_keeps_values_of_the_same_name(browser):
 
 def test_stages_are_added_and_removed(browser):
     added = browser.post(reverse("launch-stages") + "?act=add&type=sft", entries()).content.decode()
-    assert "Stage 2" in added
+    assert "Stage 1" in added
     removed = browser.post(reverse("launch-stages") + "?act=remove&index=0", entries()).content.decode()
-    assert "Stage 1" not in removed
+    assert "Stage 0" not in removed
 
 
 @pytest.mark.parametrize("door", ["yaml", "cli", "python"])

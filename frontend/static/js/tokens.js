@@ -204,6 +204,8 @@ export async function openTokens(episode) {
     box.textContent = body.detail || body.title;
     return;
   }
+  // What the policy wrote in an evaluation would be trained on in training, and is not.
+  if (box.hasAttribute("data-held-out")) body.mask = body.trained_mask = null;
   for (const author of new Set(body.author ?? [])) document.querySelector(`[data-author-key="${author}"]`)?.removeAttribute("hidden");
   for (const option of select.options) option.disabled = option.value === "difference" ? !body.learner_logprob : !body[option.value];
   new TokenView(body, box, detail, select);

@@ -56,7 +56,7 @@ def _command(subs, name: str, command, words: str) -> argparse.ArgumentParser:
 
 
 def _run(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    sub.add_argument("run", metavar="RUN")
+    sub.add_argument("run", metavar="RUN", help="id, the beginning of one (4 characters or more), or `latest`")
     return sub
 
 
@@ -88,9 +88,9 @@ def _launch(sub: argparse.ArgumentParser) -> None:
 
 
 def _listing(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--state")
-    sub.add_argument("--search", help="words in name, tags, model, method")
-    sub.add_argument("--limit", type=int, default=30)
+    sub.add_argument("--state", help="draft, queued, active, succeeded, failed, stopped or lost")
+    sub.add_argument("--search", help="in name, experiment and tags, or the beginning of an id")
+    sub.add_argument("--limit", type=int, default=30, help="how many of the newest (default 30)")
     sub.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
@@ -107,14 +107,14 @@ def _clone(sub: argparse.ArgumentParser) -> None:
 
 def _logs(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--follow", "-f", action="store_true", help="go on until the run ends")
-    sub.add_argument("--search", default="")
-    sub.add_argument("--level", choices=["debug", "info", "warning", "error"], action="append", default=[])
+    sub.add_argument("--search", default="", help="only lines that hold this text")
+    sub.add_argument("--level", choices=["debug", "info", "warning", "error"], action="append", default=[], help="repeatable")
     sub.add_argument("--lines", type=int, default=200, help="how many of the newest to begin with")
 
 
 def _episodes(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--failed", action="store_true", help="only those whose answer was wrong or missing")
-    sub.add_argument("--limit", type=int, default=30)
+    sub.add_argument("--limit", type=int, default=30, help="how many of the newest (default 30)")
     sub.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
@@ -139,4 +139,4 @@ def _token(sub: argparse.ArgumentParser) -> None:
 
 
 def _bench(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("name")
+    sub.add_argument("name", nargs="?", help="which; without it, list them")

@@ -239,6 +239,9 @@ def token(options) -> None:
 def bench(options) -> None:
     from benchmarks import NAMES
 
+    if options.name is None:
+        print("\n".join(NAMES))
+        return
     if options.name not in NAMES:
         raise ClientError(f"assay: no benchmark {options.name!r}; known are {', '.join(NAMES)}")
     importlib.import_module(f"benchmarks.{options.name}").main()

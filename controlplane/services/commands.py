@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--port", type=int, default=8000, help="port of the web pages on 127.0.0.1 (default 8000)")
         sub.set_defaults(command=command)
     commands.add_parser("down", help="end everything this checkout started").set_defaults(command=down)
-    sub = commands.add_parser("status", help="what runs, since when, with how much memory")
+    sub = commands.add_parser("status", help="what runs, and with how much memory")
     sub.add_argument("--json", action="store_true", help="for programs")
     sub.set_defaults(command=status)
     return top

@@ -105,6 +105,13 @@ def _first(steps: np.ndarray, beyond: np.ndarray) -> int | None:
     return int(steps[np.argmax(beyond)]) if beyond.any() else None
 
 
+def is_beyond(rule: Rule, finding: Finding) -> bool:
+    """Whether the newest value lies beyond the limit, be it for long enough to break the rule or not."""
+    if finding.value is None or finding.limit is None:
+        return False
+    return finding.value > finding.limit if COMPARES[rule.kind] == "above" else finding.value < finding.limit
+
+
 def sentence(metric: Metric, rule: Rule, finding: Finding) -> str:
     """What is wrong, with the numbers."""
     if rule.kind == "non_finite":

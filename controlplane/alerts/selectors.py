@@ -7,7 +7,7 @@ from django.db.models import Q
 
 from controlplane.alerts.conditions import IN_CONTAINERS, WATCHED, Condition, conditions
 from controlplane.alerts.models import Incident
-from controlplane.alerts.rules import RULED, TAIL, Finding, examine, limit_text, rule_name, severity, with_limit
+from controlplane.alerts.rules import RULED, TAIL, Finding, examine, is_beyond, limit_text, rule_name, severity, with_limit
 from controlplane.runs.models import Run
 from controlplane.telemetry.selectors import tail
 from runner.contract.metrics import Metric, Rule
@@ -17,7 +17,10 @@ SEVERITY = {"unknown": 0, "ok": 1, "warning": 2, "critical": 3}
 
 @dataclass(frozen=True)
 class Tile:
-    """One tile of the health strip. `value` is a number, a spelled non-finite, or None; `limit` is the healthy side in short."""
+    """One tile of the health strip. `value` is a number, a spelled non-finite, or None; `limit` is the healthy side in short.
+
+    `status` is ok, pending (beyond the limit, but not for long enough to be told), warning, critical or unknown.
+    """
 
     title: str
     metric: str
@@ -61,6 +64,8 @@ def metric_tile(metric: Metric, found, opened: dict[str, Incident], limits: dict
     shown = [finding_rule for finding_rule in rules if finding_rule.kind != "non_finite"] or [rule]
     rule = rule if status in ("warning", "critical") else shown[0]
     finding = next(one for (_, one), judged_rule in judged if judged_rule is rule)
+    # A value beyond its limit for too few steps is no warning yet, and no tick stands beside it either.
+    status = "pending" if status == "ok" and is_beyond(rule, finding) else status
     return Tile(metric.title, metric.name, _plain(finding.value), limit_text(rule, finding.limit), status, _help(metric, rule))
 
 

@@ -79,6 +79,16 @@ def test_a_broken_rule_opens_one_incident_and_closes_it_when_it_holds_again(run,
     assert list(run.events.order_by("id").values_list("kind", flat=True)) == ["incident_opened", "incident_closed"]
 
 
+def test_no_tick_stands_beside_a_value_beyond_its_limit(run, report):
+    report({VERIFIER: steps(0, 0.0, 0.01)})
+    assert tile(run, VERIFIER).status == "ok"
+    report({VERIFIER: steps(2, 0.5)})
+    evaluate_run(run)
+    assert not Incident.objects.exists() and tile(run, VERIFIER).status == "pending"
+    report({VERIFIER: steps(3, 0.01)})
+    assert tile(run, VERIFIER).status == "ok"
+
+
 def test_a_new_breach_is_a_new_incident(run, report):
     report({VERIFIER: steps(0, 0.5, 0.5, 0.5)})
     evaluate_run(run)

@@ -99,7 +99,12 @@ def _message(item: dict, context: dict) -> str:
         return "needs a `type` that says which variant it is"
     if item["type"] == "union_tag_invalid":
         return f"type {context['tag']!r} is none of {context['expected_tags']}"
-    return item["msg"].removeprefix("Value error, ")
+    if item["type"] == "missing":
+        return "is required and has no default"
+    message = item["msg"].removeprefix("Value error, ")
+    if message.startswith("Input should ") and _is_scalar(item.get("input")):
+        return f"{message.removeprefix('Input ')}, got {item['input']!r:.60}"
+    return message
 
 
 def _is_scalar(value: Any) -> bool:

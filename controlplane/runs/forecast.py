@@ -119,9 +119,13 @@ def duration(config: RunConfig, team) -> dict | None:
     rates = sorted((end - start).total_seconds() / steps for start, end, steps in times)
     if not rates:
         return None
-    seconds = rates[len(rates) // 2] * config.total_steps
+    rate = rates[len(rates) // 2]
+    seconds = rate * config.total_steps
     gpu_hours = seconds * config.resources.gpus / 3600
-    sentence = f"about {spoken_time(seconds)}, by the median of {len(rates)} earlier run{'s' * (len(rates) > 1)} like it"
+    spoken_rate = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+    sentence = (
+        f"about {spoken_time(seconds)}, at {spoken_rate} s a step: the median of {len(rates)} earlier run{'s' * (len(rates) > 1)} like it"
+    )
     return {"seconds": seconds, "gpu_hours": gpu_hours, "runs": len(rates), "sentence": sentence}
 
 

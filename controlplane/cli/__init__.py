@@ -5,6 +5,7 @@ import sys
 
 from controlplane.cli import commands
 from controlplane.cli.client import ClientError
+from runner.contract.presets import PRESETS
 
 OK, REFUSED, USAGE, UNREACHABLE, RUN_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 EXIT_CODES = """exit codes: 0 done · 1 refused (one line a field) · 2 wrong usage · 3 Assay does not answer · 4 the run did not succeed · 130 interrupted
@@ -80,7 +81,7 @@ def _waiting(sub: argparse.ArgumentParser) -> None:
 def _launch(sub: argparse.ArgumentParser) -> None:
     source = sub.add_mutually_exclusive_group(required=True)
     source.add_argument("file", nargs="?", metavar="FILE", help="run document; the format is told by .toml, .yaml, .yml or .json")
-    source.add_argument("--preset", help="start from a preset instead of a file")
+    source.add_argument("--preset", help=f"start from a preset instead of a file: {', '.join(PRESETS)}")
     sub.add_argument("--check", action="store_true", help="only say what is wrong with it and what it would cost")
     sub.add_argument("--key", help="idempotency key; the same key launches once (default: a fresh one)")
     _set(sub)

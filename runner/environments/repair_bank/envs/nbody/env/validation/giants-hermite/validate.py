@@ -6,7 +6,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from frames import validate_frames  # noqa: E402
+from frames import validate_frames
 
 
 def validate(reference_dirs, candidate_dirs):

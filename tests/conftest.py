@@ -4,12 +4,17 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from controlplane.env import write_private
 from controlplane.services import postgres
 from controlplane.services.embedded import stores
 from tests import docker_engine, system
 from tests.plugin import FOLDER, HOUSE, PASSWORD
+
+# A property that holds, but slowly on a busy machine, holds.
+settings.register_profile("assay", deadline=None)
+settings.load_profile("assay")
 
 NEEDS = {"docker": system.why_no_docker, "browser": system.why_no_chromium}
 

@@ -52,7 +52,7 @@ class FindingOut(Schema):
     blocks: str
 
 
-class CheckOut(Schema):
+class AnchorCheckOut(Schema):
     score: float | None
     raw_reward: float | None
     floor: float | None
@@ -68,8 +68,8 @@ class CheckOut(Schema):
 
 class AnchorRowOut(Schema):
     task: str = Field(alias="task.key")
-    oracle: CheckOut | None
-    nop: CheckOut | None
+    oracle: AnchorCheckOut | None
+    nop: AnchorCheckOut | None
     problems: list[str]
     quarantined_at: datetime | None = Field(alias="task.quarantined_at")
     quarantine_reason: str = Field(alias="task.quarantine_reason")

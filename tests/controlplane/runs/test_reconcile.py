@@ -211,7 +211,7 @@ def test_the_exit_record_on_disk_is_enough(launch, ray, driver_of):
     assert run.state == "succeeded" and run.attempts.get().exit_record["step"] == 10
 
 
-@pytest.mark.parametrize(("age", "state"), [(5, "active"), (95, "succeeded")])
+@pytest.mark.parametrize(("age", "state"), [(5, "active"), (215, "succeeded")])
 def test_a_driver_that_left_its_record_may_first_deliver_what_it_reported(launch, ray, driver_of, age, state):
     run, driver = running(launch, driver_of)
     folder = run_folder(run.pk) / "attempts" / "1"

@@ -237,7 +237,7 @@ def test_an_environment_may_shorten_the_history_and_go_on():
 
         async def step(self, action):
             self.answer = action
-            return Step(done=True) if self.summaries else Step(Observation([{"role": "user", "content": "water " * 20}]))
+            return Step(done=True) if self.summaries else Step(Observation([{"role": "user", "content": "water " * 60}]))
 
         async def condense(self, ask, history):
             self.summaries += 1

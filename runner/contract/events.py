@@ -138,7 +138,7 @@ def _unpack(data: bytes) -> dict:
         if len(plain) > MAX_PLAIN:
             raise InvalidBatch(f"body: unpacks to more than {MAX_PLAIN} bytes; send smaller batches")
         document = msgpack.unpackb(plain, strict_map_key=False)
-    except (zstandard.ZstdError, msgpack.exceptions.UnpackException, ValueError) as error:
+    except (zstandard.ZstdError, msgpack.exceptions.UnpackException, ValueError, TypeError) as error:  # TypeError: a key that is a list
         raise error if isinstance(error, InvalidBatch) else InvalidBatch(f"body: not a compressed batch ({error})") from None
     if not isinstance(document, dict):
         raise InvalidBatch(f"body: must be a map, got {type(document).__name__}")

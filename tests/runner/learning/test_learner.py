@@ -182,7 +182,8 @@ def test_a_sample_over_the_limit_is_refused(tiny_qwen3):
     run.go(3)
     run.learner.begin_stage(1)
     builder = SampleBuilder()
-    builder.append([1] * 65, Author.ENVIRONMENT)
+    builder.append([1] * 64, Author.ENVIRONMENT)
+    builder.append([1], Author.STUDENT, [-1.0])
     long = builder.build(episode="long", task="t", group=0, index=0, reward=1.0, termination=Termination.FINISHED, policy_version=3)
     with pytest.raises(ValueError, match="model.max_length: episode long has 65 tokens, the limit is 64"):
         run.learner.learn(4, [long])

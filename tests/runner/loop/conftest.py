@@ -77,7 +77,7 @@ def document(tiny_qwen3):
         "seed": 3,
         "model": {"source": {"type": "path", "path": str(tiny_qwen3)}, "max_length": 256},
         "environment": {"type": "quiz"},
-        "sampling": {"max_new_tokens": 4},
+        "sampling": {"max_new_tokens": 2},
         "stages": [
             # Enough for a random model to answer with letters now and then, so that rewards differ and GRPO has something to learn.
             {"type": "sft", "steps": 3, "batch_size": 16, "kinds": ["format"], "optimizer": {"learning_rate": 5e-2}},

@@ -113,11 +113,13 @@ async def test_a_file_over_the_disk_limit_cannot_be_written(node, scratch_image)
 
 async def test_many_files_over_the_disk_limit_end_the_container(node, scratch_image, monkeypatch):
     box = await node.backend.create(ContainerSpec(scratch_image, Limits(memory_mb=64, disk_mb=4)))
-    fill = "i=0; while [ $i -lt 40 ]; do head -c 1000000 /dev/zero > /tmp/$i; i=$((i+1)); done; sleep 60"
-    with pytest.raises(SandboxFailure) as caught:
-        await sh(box, fill, timeout=50)
+    fill = "i=0; while [ $i -lt 40 ]; do head -c 1000000 /dev/zero > /tmp/$i; i=$((i+1)); done; sleep 200"
+    try:
+        with pytest.raises(SandboxFailure) as caught:
+            await sh(box, fill, timeout=180)
+    finally:
+        await box.remove()
     assert caught.value.reason is Reason.DISK_LIMIT_EXCEEDED
-    await box.remove()
 
 
 async def test_files_go_in_and_come_out(box, tmp_path):

@@ -114,8 +114,8 @@ def test_the_longest_prompt_is_named(config, bank_file):
     lengths = {task.key: 10 for task in [*bank.train, *bank.held_out]}
     gang = SimpleNamespace(count=2, scatter=lambda method, arguments: [[lengths[key] for key in keys] for (keys,) in arguments])
     preflight.check_lengths(gang, bank, config)
-    lengths["eval-25"] = 253
-    with pytest.raises(Refused, match="'eval-25'.*253 tokens.*at least 257") as refused:
+    lengths["eval-25"] = 255
+    with pytest.raises(Refused, match="'eval-25'.*255 tokens.*at least 257") as refused:
         preflight.check_lengths(gang, bank, config)
     assert refused.value.pointer == "/model/max_length"
 

@@ -297,6 +297,8 @@ class DockerContainer:
             exit_code = None if timed_out or flooded else self._exit_code(identifier)
         except ENGINE_ERRORS as error:
             raise self._explain(error, f"run {argv[0]!r}") from None
+        if self.ended:  # its processes die a moment before the engine says that the container has
+            raise self.ended
         kept = {stream: held.value() for stream, held in streams.items()}
         printed = sum(stream.total for stream in streams.values())
         truncated = any(stream.omitted for stream in streams.values())
@@ -312,8 +314,11 @@ class DockerContainer:
         return state["ExitCode"] if state["ExitCode"] is not None else -1
 
     def _require_running(self) -> None:
-        if not self.engine.inspect_container(self.id)["State"]["Running"]:
-            raise APIError("the container is not running")
+        # Looked at for a second: a container's last process is gone before the engine takes note.
+        for _ in range(10):
+            if not self.engine.inspect_container(self.id)["State"]["Running"]:
+                raise APIError("the container is not running")
+            time.sleep(0.1)
 
     def _explain(self, error: Exception, doing: str, otherwise: Reason = Reason.EXEC_FAILED) -> SandboxFailure:
         """Why a call failed: the engine is away or was restarted, the container is dead and of what, or an ordinary refusal."""

@@ -133,3 +133,25 @@ def driver_of(client):
     from controlplane.runs.scheduling import claim_code
 
     return lambda attempt: Driver(client, attempt, claim_code(attempt))
+
+
+def again(run):
+    make_due(run)
+    run_due()
+    run.refresh_from_db()
+    return run
+
+
+def running(launch, driver_of, **claim):
+    run = launch()
+    run_due()
+    driver = driver_of(run.attempts.get())
+    driver.claim(**claim)
+    driver.run()
+    driver.beat()
+    run.refresh_from_db()
+    return run, driver
+
+
+def kinds(run):
+    return list(run.events.order_by("id").values_list("kind", flat=True))

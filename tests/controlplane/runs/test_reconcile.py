@@ -9,43 +9,17 @@ import time
 
 import psutil
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.cluster import processes
 from controlplane.cluster.models import Grant, Node, ReconcilerTick
-from controlplane.runs import reconcile, scheduling
-from controlplane.runs.changes import fold
 from controlplane.runs.models import Attempt, Run
 from controlplane.runs.paths import run_folder
-from controlplane.runs.ray_jobs import RayUnreachable
-from controlplane.runs.reconcile import TICK_LOCK, reconcile_run, tick
+from controlplane.runs.reconcile import reconcile_run, tick
 from controlplane.runs.scheduling import claim_code
 from controlplane.runs.services import request_stop, resume, retry
-from tests.controlplane.runs.conftest import make_due, pass_time, run_due
-
-
-def again(run):
-    make_due(run)
-    run_due()
-    run.refresh_from_db()
-    return run
-
-
-def running(launch, driver_of, **claim):
-    run = launch()
-    run_due()
-    driver = driver_of(run.attempts.get())
-    driver.claim(**claim)
-    driver.run()
-    driver.beat()
-    run.refresh_from_db()
-    return run, driver
-
-
-def kinds(run):
-    return list(run.events.order_by("id").values_list("kind", flat=True))
+from tests.controlplane.runs.conftest import again, kinds, pass_time, run_due, running
 
 
 # ---------------------------------------------------------------- from queue to running
@@ -532,77 +506,3 @@ def test_records_that_a_dead_driver_left_are_delivered_once_it_is_gone(launch, r
     ray.end(driver.attempt.submission_id, "FAILED")
     again(run), again(run)
     assert sent == ([("controlplane.telemetry.tasks.deliver_leftovers", str(folder))] if left else [])
-
-
-# ---------------------------------------------------------------- the tick itself
-@pytest.mark.django_db(transaction=True)
-def test_only_one_reconciler_runs_at_a_time(launch, ray):
-    other = connection.copy()
-    try:
-        with other.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_lock(%s)", [TICK_LOCK])
-        assert tick(lambda run_id: None) is False
-    finally:
-        other.close()
-    assert tick(lambda run_id: None) is True
-
-
-def test_a_due_run_is_handed_out_once(launch, ray):
-    run = launch()
-    handed = []
-    tick(handed.append)
-    tick(handed.append)
-    assert handed == [str(run.pk)]
-
-
-def test_a_grant_that_comes_while_a_look_ends_is_not_forgotten(launch, ray, driver_of, monkeypatch):
-    """The look that freed the run's last grant has nothing more to do; the next grant is written before its date is."""
-    run, driver = running(launch, driver_of, host=socket.gethostname(), pid=2**22 - 1)
-    ray.end(driver.attempt.submission_id, "FAILED", "signal 9", -9)
-    granted, original = [], reconcile.next_check
-
-    def overtaken(run_id):
-        found = original(run_id)
-        granted.extend(scheduling.place_waiting())
-        return found
-
-    monkeypatch.setattr(reconcile, "next_check", overtaken)
-    again(run)
-    assert [attempt.number for attempt in granted] == [2] and Run.objects.get().next_check_at is not None
-    run_due()
-    assert run.attempts.get(number=2).state == "starting"
-
-
-def test_an_active_run_without_a_date_is_looked_at(launch, ray):
-    run = launch()
-    run_due()
-    Run.objects.update(next_check_at=None)
-    assert reconcile.take_due() == [str(run.pk)]
-
-
-def test_a_failing_look_leaves_the_earlier_date_that_somebody_asked_for(launch, ray, owner, monkeypatch):
-    run = launch()
-    run_due()
-
-    def stop_and_fail(*_):
-        request_stop(owner, Run.objects.get(pk=run.pk))
-        raise RayUnreachable("away")
-
-    monkeypatch.setattr(reconcile, "advance", stop_and_fail)
-    reconcile_run(run.pk)
-    run.refresh_from_db()
-    assert run.next_check_at <= timezone.now() and run.check_failures == 1
-
-
-def test_the_tick_leaves_its_word(launch, ray):
-    run_due()
-    word = ReconcilerTick.objects.get()
-    assert word.error == "" and (timezone.now() - word.at).total_seconds() < 5 and word.answering_since
-
-
-def test_the_events_tell_the_whole_story(launch, ray, driver_of):
-    run, driver = running(launch, driver_of)
-    driver.exit("succeeded")
-    folded = fold(run.events.order_by("id"))
-    run.refresh_from_db()
-    assert (folded.run, folded.attempts) == (run.state, {1: "succeeded"})

@@ -22,21 +22,42 @@ class EnvironmentFailure(Exception):
 
 
 @dataclass(frozen=True)
+class Situation:
+    """The state the student acts in, in the simulator's own words; `score` is its raw score. None where it tells no such thing."""
+
+    observation: str
+    look: str | None = None
+    inventory: str | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
 class Observation:
-    """What the student is shown: chat messages {role, content}."""
+    """What the student is shown: chat messages {role, content}.
+
+    `messages` are what is new, for an episode that is one growing sequence. Where `prompt` is set, the turn is a sequence of its own
+    that begins with it, and nothing said before is in its context.
+    """
 
     messages: Sequence[Message]
+    prompt: Sequence[Message] | None = None
+    situation: Situation | None = None
 
 
 @dataclass(frozen=True)
 class Step:
-    """What an action led to. `observation` is None when the episode is done; `termination` says why, where it is not that it finished."""
+    """What an action led to. `observation` is None when the episode is done; `termination` says why, where it is not that it finished.
+
+    `valid`: the action could be read and was understood. `situation` is the state after it. `info` is what else the transcript shows.
+    """
 
     observation: Observation | None = None
     reward: float | None = None
     done: bool = False
     info: dict[str, Any] = field(default_factory=dict)
     termination: Termination | None = None
+    valid: bool = True
+    situation: Situation | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class EpisodeOrder:
 
 @dataclass(frozen=True)
 class Turn:
-    """One message of the transcript. `tokens` is known for what the policy wrote."""
+    """One message of the transcript. `tokens` is known for what the policy wrote; `facts` is what the environment told beside the text."""
 
     index: int
     role: str
@@ -34,6 +34,7 @@ class Turn:
     text: str
     tokens: int | None = None
     reward: float | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

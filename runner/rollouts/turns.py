@@ -1,7 +1,8 @@
 """The turn loop: many episodes, each an alternation of environment and student.
 
 1. The environment starts; what it shows becomes the prompt.
-2. While the episode goes on, the policy writes the next turn and the environment takes its step.
+2. While the episode goes on, the policy writes the next turn and the environment takes its step. What the environment shows next
+   continues the sequence, or is a whole prompt of its own: the environment's choice (`Observation.prompt`).
 3. An episode that ended of itself is graded; a grader that fails is asked once more.
 4. The environment is closed, whatever happened.
 
@@ -13,17 +14,18 @@ import asyncio
 import time
 import traceback
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Awaitable, Callable, Sequence
 
 from runner.contract.bank import Task
 from runner.contract.episode import write_trace
 from runner.contract.termination import Termination, trusted_reward
-from runner.environments.base import Budgets, Environment, EnvironmentFailure, Grade, Observation, Step
+from runner.environments.base import Budgets, Environment, EnvironmentFailure, Grade, Observation, Situation, Step
 from runner.policies.base import Generation, Policy, Purpose, SamplingParams
 from runner.rollouts.conversation import Conversation, Prompts
 from runner.rollouts.episodes import EpisodeOrder, Job, Outcome, Turn, WorkerBatch
 from runner.rollouts.generation import RollingGenerator, TogetherGenerator
+from runner.rollouts.types import TurnRow
 from runner.rollouts.vocabulary import Vocabulary
 
 GRADE_SECONDS = 60.0
@@ -44,6 +46,8 @@ class _Live:
     started: float = field(default_factory=time.time)
     finished: float = 0.0
     turns: list[Turn] = field(default_factory=list)
+    rows: list[TurnRow] = field(default_factory=list)
+    situation: Situation | None = None
     student_turns: int = 0
     done: bool = False
     termination: Termination | None = None
@@ -137,10 +141,15 @@ class TurnLoop:
 
     async def _show(self, live: _Live, observation: Observation, generator) -> None:
         """Append what the environment says; an episode whose context is full ends, unless its environment can shorten the history."""
+        live.situation = observation.situation
+        facts = vars(live.situation) if live.situation else {}
         for message in observation.messages:
-            self._turn(live, Turn(len(live.turns), message["role"], "environment", message["content"]))
+            self._turn(live, Turn(len(live.turns), message["role"], "environment", message["content"], facts=facts))
         written = len(live.conversation.builder.token_ids)
-        live.conversation.show(observation.messages)
+        if observation.prompt is not None:
+            live.conversation.restart(observation.prompt)
+        else:
+            live.conversation.show(observation.messages)
         if (length := len(live.prompt)) < live.limit:
             return
         if not live.student_turns:
@@ -188,11 +197,19 @@ class TurnLoop:
         with _failures_of(live):
             take = go_on if cut and go_on else live.environment.step
             step: Step = await _within(take(live.turns[-1].text), live.budgets.step)
+            self._took(live, step, len(generation.token_ids))
             live.termination = step.termination or (NO_ROOM if cut and not go_on else None)
             if step.done or live.termination:
                 live.done = True
             else:
                 await self._show(live, step.observation, generator)
+
+    @staticmethod
+    def _took(live: _Live, step: Step, written: int) -> None:
+        """Keep what the step said of the reply just written: on its turn for people, as a row for step-level credit."""
+        live.turns[-1] = replace(live.turns[-1], reward=step.reward, facts=step.info)
+        end = len(live.conversation.builder.token_ids)
+        live.rows.append(TurnRow(live.student_turns - 1, end - written, end, live.situation, step.reward, step.valid))
 
     def _turn(self, live: _Live, turn: Turn) -> None:
         live.turns.append(turn)
@@ -237,6 +254,7 @@ class TurnLoop:
             temperature=sampling.temperature if order.purpose is Purpose.TRAIN else 1.0,
             parsed=grade.parsed if grade else None,
             turns=live.student_turns,
+            rows=tuple(live.rows),
         )
         outcome = Outcome(order, sample, live.turns, error=live.error, worker=self.worker, started=live.started, finished=live.finished)
         outcome.policy_version_end = self._version

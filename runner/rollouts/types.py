@@ -8,6 +8,24 @@ import numpy as np
 
 from runner.contract.episode import Author
 from runner.contract.termination import Termination
+from runner.environments.base import Situation
+
+
+@dataclass(frozen=True)
+class TurnRow:
+    """One turn of an episode as step-level credit sees it.
+
+    Tokens [start, stop) of the sample are the student's reply; `situation` is the state it acted in, None where the environment tells
+    of none. `reward` is the environment's for this step, before any penalty, None where it rewards whole episodes only; `valid` is
+    False for an action that meant nothing.
+    """
+
+    turn: int
+    start: int
+    stop: int
+    situation: Situation | None = None
+    reward: float | None = None
+    valid: bool = True
 
 
 @dataclass(frozen=True)
@@ -17,7 +35,8 @@ class Sample:
     token_ids int32[T], author uint8[T] (`Author` codes), loss_mask bool[T] (tokens the loss may touch),
     logprobs float32[T] (sampler's log-prob of a sampled token in nats, NaN elsewhere). `group` and `index`
     order a step's samples; `policy_version` is the version the episode started from. Where the chat template does not
-    accumulate, several sequences stand end to end: `forks` are the offsets at which a further one begins.
+    accumulate, or each turn has a prompt of its own, several sequences stand end to end: `forks` are the offsets at which a further
+    one begins. `rows` has an entry a turn whose step the environment took.
     """
 
     episode: str
@@ -35,6 +54,7 @@ class Sample:
     parsed: bool | None = None
     turns: int = 1
     forks: tuple[int, ...] = ()
+    rows: tuple[TurnRow, ...] = ()
 
     @property
     def total_length(self) -> int:

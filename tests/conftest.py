@@ -1,5 +1,6 @@
 """Fixtures for every test. `services` (Postgres and broker of this run) comes with any test that uses the database."""
 
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -9,13 +10,14 @@ from hypothesis import settings
 from controlplane.env import write_private
 from controlplane.services import postgres
 from controlplane.services.embedded import stores
-from tests import docker_engine, system
+from tests import docker_engine, parallel, system
 from tests.plugin import FOLDER, HOUSE, PASSWORD
 
 # A property that holds, but slowly on a busy machine, holds.
 settings.register_profile("assay", deadline=None)
 settings.load_profile("assay")
 
+ROOT = Path(__file__).resolve().parents[1]
 NEEDS = {"docker": system.why_no_docker, "browser": system.why_no_chromium}
 
 
@@ -26,6 +28,12 @@ def pytest_collection_modifyitems(items):
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+    items.sort(key=lambda item: parallel.rank(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return parallel.Shares(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +49,15 @@ def container_engine():
         patch.setenv("DOCKER_HOST", engine.host)
         yield
     engine.remove()
+
+
+@pytest.fixture(scope="session")
+def base_image(container_engine):
+    """The tag of the image every task container of the sample bank starts from; made on an engine that lacks it."""
+    made = subprocess.run([ROOT / "docker" / "sandbox-base.sh"], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"docker/sandbox-base.sh failed: {made.stderr.strip()[-400:]}")
+    return made.stdout.strip()
 
 
 @pytest.fixture(scope="session")

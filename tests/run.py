@@ -15,6 +15,8 @@ PACKAGES = (
     ("debootstrap for the base image of task containers", lambda: shutil.which("debootstrap"), ("debootstrap",)),
 )
 
+PROCESSES = 2
+
 
 def install_missing() -> None:
     """As root with apt-get; otherwise the tests skip and say which line to run."""
@@ -37,10 +39,21 @@ def apt(*arguments: str) -> None:
         print(f"`{' '.join(command)}` failed; tests that need it will be skipped.", flush=True)
 
 
+def sharing(arguments: list[str]) -> list[str]:
+    """Two processes for the whole suite where there are two cores; what is named on the command line runs in one."""
+    named = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
+    own = any(argument.startswith("-n") for argument in arguments)
+    if named or own or len(os.sched_getaffinity(0)) < PROCESSES:
+        return []
+    return ["-n", str(PROCESSES), "--no-loadscope-reorder"]
+
+
 def main(arguments: list[str]) -> None:
     os.chdir(Path(__file__).resolve().parent.parent)
     install_missing()
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
+    # All processes of a run must collect the same tests in the same order, those parametrized by a set too.
+    environment = {"PYTHONHASHSEED": "0", **os.environ}
+    os.execve(sys.executable, [sys.executable, "-m", "pytest", *sharing(arguments), *arguments], environment)
 
 
 if __name__ == "__main__":

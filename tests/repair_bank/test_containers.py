@@ -1,31 +1,19 @@
 """The anchors in real containers, through the episode runner: one task of each environment and category."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from runner.agents.anchors import Nop, Oracle
 from runner.contract.repair import reward_key
-from runner.environments.repair_bank.factory.catalogue import Catalogue
 from runner.sandbox.docker_backend import DockerBackend
 from runner.sandbox.episode import EpisodeRunner
 from runner.sandbox.node import Node
 from runner.sandbox.task import load_task
 
-ROOT = Path(__file__).resolve().parents[2]
 TASKS = ["nbody-repair-sign-symplectic-reaction-sign-l48", "advdiff-accel-accel-transport-large-stream-each-face-*"]
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.usefixtures("container_engine", "base_image")]
-
-
-@pytest.fixture(scope="session")
-def base_image(container_engine):
-    tag = subprocess.run([ROOT / "docker" / "sandbox-base.sh", "--tag"], check=True, capture_output=True, text=True).stdout.strip()
-    assert Catalogue("advdiff").env_file.base.image == Catalogue("nbody").env_file.base.image == tag
-    if subprocess.run(["docker", "image", "inspect", tag], check=False, capture_output=True).returncode != 0:
-        pytest.skip(f"no image {tag}; make it with: docker/sandbox-base.sh")
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.usefixtures("base_image")]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -53,6 +54,12 @@ def test_bank_covers_what_it_promises():
 
 def test_bank_is_small():
     assert sum(path.stat().st_size for path in BANK.rglob("*") if path.is_file() and "__pycache__" not in path.parts) < 1_500_000
+
+
+def test_task_images_start_from_the_base_that_the_script_makes():
+    script = Path(__file__).resolve().parents[2] / "docker" / "sandbox-base.sh"
+    tag = subprocess.run([script, "--tag"], check=True, capture_output=True, text=True).stdout.strip()
+    assert {Catalogue(env).env_file.base.image for env in ("advdiff", "nbody")} == {tag}
 
 
 @each_task

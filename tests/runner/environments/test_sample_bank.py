@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def entries(tmp_path_factory, container_engine):
+def entries(tmp_path_factory, base_image):
     """Compiled easy repairs of one code, with their folders."""
     out = tmp_path_factory.mktemp("dense")
     compile_bank(BANK, out, "*nbody-repair-*")

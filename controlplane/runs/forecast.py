@@ -9,6 +9,7 @@ from django.conf import settings
 
 from controlplane.cluster import selectors as cluster
 from controlplane.cluster.allocator import Bundle, gang
+from controlplane.runs import pace
 from controlplane.runs.model_folder import ModelFacts
 from controlplane.runs.models import Run
 from runner.contract.metrics import TRACKED
@@ -21,7 +22,6 @@ PROCESS_BYTES = 400 << 20
 LORA_PROJECTIONS = 7
 DISK_LIMIT = 0.9
 NEWEST_KEPT = 2
-EARLIER_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -112,21 +112,19 @@ def work(config: RunConfig) -> dict:
 
 
 def duration(config: RunConfig, team) -> dict | None:
-    """Seconds, scaled by steps from the team's newest finished runs of the same methods, model and environment; None without any."""
+    """Seconds at the pace of the team's newest finished runs of the same stages, model and environment; None without any."""
     alike = {"method": method_of(config), "model": model_of(config), "environment": config.environment.type}
-    done = Run.objects.filter(project__team=team, state=RunState.SUCCEEDED, started_at__isnull=False, total_steps__gt=0, **alike)
-    times = done.order_by("-ended_at").values_list("started_at", "ended_at", "total_steps")[:EARLIER_RUNS]
-    rates = sorted((end - start).total_seconds() / steps for start, end, steps in times)
-    if not rates:
+    paces = pace.expected(config, Run.objects.filter(project__team=team, **alike))
+    if not paces:
         return None
-    rate = rates[len(rates) // 2]
-    seconds = rate * config.total_steps
-    gpu_hours = seconds * config.resources.gpus / 3600
-    spoken_rate = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+    median = paces[len(paces) // 2]
+    steps = " and ".join(f"{stage.steps} {stage.type} steps of {spoken_seconds(stage.step_seconds)}" for stage in median.stages)
     sentence = (
-        f"about {spoken_time(seconds)}, at {spoken_rate} s a step: the median of {len(rates)} earlier run{'s' * (len(rates) > 1)} like it"
+        f"about {spoken_time(median.seconds)}: {spoken_time(median.around)} to start, evaluate and save, {steps}; "
+        f"the median of {len(paces)} earlier run{'s' * (len(paces) > 1)} like it"
     )
-    return {"seconds": seconds, "gpu_hours": gpu_hours, "runs": len(rates), "sentence": sentence}
+    gpu_hours = median.seconds * config.resources.gpus / 3600
+    return {"seconds": median.seconds, "gpu_hours": gpu_hours, "runs": len(paces), "sentence": sentence}
 
 
 def queue(config: RunConfig, team) -> dict:
@@ -174,3 +172,7 @@ def spoken_time(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def spoken_seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

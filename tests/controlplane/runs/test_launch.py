@@ -15,10 +15,11 @@ from controlplane.runs.changes import fold
 from controlplane.runs.launch import check_launch
 from controlplane.runs.models import Run
 from controlplane.runs.services import do_launch
+from controlplane.telemetry.points import write_points
 from runner.contract.builtin_models import BUILTIN_MODELS
 from runner.contract.canonical import digest
 from runner.contract.parse import InvalidDocument
-from tests.controlplane.factories import make_run
+from tests.controlplane.factories import make_attempt, make_points, make_run
 from tests.controlplane.runs.conftest import make_bank
 
 TINY = BUILTIN_MODELS["assay-tiny"]
@@ -307,12 +308,63 @@ def test_the_forecast_is_made_for_a_run_that_is_too_large(owner, team, bank, doc
     assert checked.errors and checked.forecast["queue"]["sentence"].startswith("0 ahead in the queue; needs 5.5 CPUs, 2.0 free of 2.0")
 
 
-def test_duration_is_scaled_from_earlier_runs(owner, team, bank, document):
-    done = do_launch(owner, team, document)
-    end = timezone.now()
-    Run.objects.filter(pk=done.pk).update(state="succeeded", started_at=end - timezone.timedelta(seconds=100), ended_at=end)
-    longer = {**document, "stages": [{**document["stages"][0], "steps": 30}]}
-    assert check_launch(owner, team, longer, with_forecast=True).forecast["duration"]["seconds"] == pytest.approx(300)
+WARM_START = {"type": "sft", "steps": 900, "batch_size": 64}
+# A sample run on two cores: 19 s of starting and evaluating, 0.25 s a step of the warm start, 1.4 s one of reinforcement learning.
+AROUND, SFT_STEP, GRPO_STEP = 19.0, 0.25, 1.4
+
+
+def with_stages(document: dict, warm_steps: int, steps: int, batch_size: int = 512) -> dict:
+    """The document as a warm start of `warm_steps` and GRPO of `steps`."""
+    grpo = document["stages"][0] | {"steps": steps, "batch_size": batch_size, "group_size": 8}
+    return {**document, "stages": [WARM_START | {"steps": warm_steps}, grpo]}
+
+
+def finish(run: Run, seconds: float, attempts: int = 1) -> None:
+    """Ends `run` with the step times of a sample run, after attempts that took `seconds` together."""
+    times = [SFT_STEP] * 900 + [GRPO_STEP] * 60
+    for number in range(1, attempts + 1):
+        attempt = make_attempt(run, number, state="succeeded" if number == attempts else "lost")
+        begin = timezone.now() - timezone.timedelta(hours=9 * (attempts - number) + 1)
+        type(attempt).objects.filter(pk=attempt.pk).update(created_at=begin, ended_at=begin + timezone.timedelta(seconds=seconds / attempts))
+    write_points(run.pk, attempts, make_points({"timing_s/step": [(step, value) for step, value in enumerate(times, 1)]}))
+    Run.objects.filter(pk=run.pk).update(state="succeeded", started_at=begin, ended_at=timezone.now())
+
+
+def forecast_of(owner, team, document) -> dict | None:
+    return check_launch(owner, team, document, with_forecast=True).forecast["duration"]
+
+
+def test_a_run_is_forecast_to_take_what_an_equal_one_took(owner, team, bank, document):
+    finish(do_launch(owner, team, with_stages(document, 900, 60)), 328)
+    found = forecast_of(owner, team, with_stages(document, 900, 60))
+    assert found["seconds"] == pytest.approx(328)
+    assert found["sentence"] == (
+        "about 5 min: 19 s to start, evaluate and save, 900 sft steps of 0.25 s and 60 grpo steps of 1.4 s; the median of 1 earlier run like it"
+    )
+
+
+def test_a_short_run_is_not_forecast_by_the_mean_step_of_a_long_one(owner, team, bank, document):
+    """328 s over 960 steps would give ten steps of each stage 7 s; they take three times as long."""
+    finish(do_launch(owner, team, with_stages(document, 900, 60)), 328)
+    assert forecast_of(owner, team, with_stages(document, 10, 10))["seconds"] == pytest.approx(AROUND + 10 * SFT_STEP + 10 * GRPO_STEP)
+
+
+def test_a_smaller_batch_takes_its_part_of_a_step(owner, team, bank, document):
+    finish(do_launch(owner, team, with_stages(document, 900, 60)), 328)
+    wanted = AROUND + 900 * SFT_STEP + 60 * GRPO_STEP / 4
+    assert forecast_of(owner, team, with_stages(document, 900, 60, batch_size=128))["seconds"] == pytest.approx(wanted)
+
+
+def test_the_night_between_two_attempts_is_no_time_of_the_run(owner, team, bank, document):
+    finish(do_launch(owner, team, with_stages(document, 900, 60)), 350, attempts=2)
+    assert forecast_of(owner, team, with_stages(document, 900, 60))["seconds"] == pytest.approx(350)
+
+
+def test_a_run_that_reported_no_step_times_forecasts_nothing(owner, team, bank, document):
+    done = do_launch(owner, team, with_stages(document, 900, 60))
+    make_attempt(done, state="succeeded", ended_at=timezone.now())
+    Run.objects.filter(pk=done.pk).update(state="succeeded", started_at=timezone.now(), ended_at=timezone.now())
+    assert forecast_of(owner, team, with_stages(document, 900, 60)) is None
 
 
 def test_lora_trains_and_stores_only_its_matrices(owner, team, bank, document):

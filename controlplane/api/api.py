@@ -9,6 +9,7 @@ from ninja.renderers import JSONRenderer
 
 from controlplane.api.auth import Bearer, Session
 from controlplane.api.problems import CONTENT_TYPE, Problem, problem_of, respond
+from controlplane.api.words import message
 from runner.contract.parse import FieldError, pointer
 from runner.contract.run_config import RunConfig
 
@@ -55,6 +56,14 @@ def run_document_schemas() -> dict[str, Any]:
     return {**document.pop("$defs"), "RunConfig": document}
 
 
+def _as_sent(location: tuple, sent: dict[tuple, tuple]) -> tuple:
+    """Where the caller wrote it: `sent` maps the place of a parameter among ours to its own name; what lies below it stays."""
+    for length in range(len(location), 0, -1):
+        if location[:length] in sent:
+            return (*sent[location[:length]], *location[length:])
+    return location
+
+
 def _refuse_constant(name: str):
     raise ValueError(f"{name} is not a finite number")
 
@@ -74,12 +83,12 @@ class AssayAPI(NinjaAPI):
         for context in error_contexts:
             single = getattr(context.model, "__read_from_single_attr__", None)
             for item in context.pydantic_validation_error.errors(include_url=False):
-                path = context.model.__ninja_flatten_map_reverse__.get(item["loc"], item["loc"])
+                path = _as_sent(item["loc"], context.model.__ninja_flatten_map_reverse__)
                 # A body of one parameter is that parameter: its name is no part of the document.
                 path = path[1:] if single and path[:1] == (single,) else path
                 value = item.get("input")
                 shown = value if value is None or isinstance(value, str | int | float) else None
-                errors.append(FieldError(pointer(list(path)), item["msg"].removeprefix("Value error, "), shown))
+                errors.append(FieldError(pointer(list(path)), message(item), shown))
         return Problem(422, "Invalid request", "; ".join(map(str, errors[:5])), errors)
 
     def get_openapi_schema(self, **options) -> dict[str, Any]:

@@ -13,7 +13,7 @@ class Input(BaseModel):
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("Input should be a whole number")
+        raise ValueError(f"must be a whole number, got {value!r:.60}")
     return value
 
 

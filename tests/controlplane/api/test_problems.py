@@ -65,6 +65,19 @@ def test_a_wrong_body_is_named_by_pointer(caller, body, pointer):
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "is required and has no default; give it"),
+        ({"slug": "a", "colour": 1}, "is unknown; remove it or correct its spelling"),
+        ({"slug": 3}, "must be a text, got 3"),
+        ([], "must be an object"),
+    ],
+)
+def test_a_wrong_body_is_told_in_our_words(caller, body, message):
+    assert [error["message"] for error in caller.send("POST", "/things", body).json()["errors"]] == [message]
+
+
 @pytest.mark.parametrize("body", [b"{", b"\xff", b'{"slug": NaN}', b'{"slug": "\\u0000"}', b"[" * 100_000])
 def test_a_body_that_is_no_json_is_a_400(caller, body):
     answer = caller.post("/api/v1/things", body, content_type="application/json")

@@ -5,7 +5,7 @@
         for each step:
             sample    workers run the step's episodes, group by group        (rollouts.dispatcher, rollouts.turns)
             grade     each environment says what its episode was worth       (rollouts.turns)
-            credit    rewards become advantages, filters look at them        (methods.grpo)
+            credit    rewards become advantages, filters look at them        (methods.grpo, methods.gigpo)
             learn     one optimizer step on what is left                     (learning.learner)
             sync      every worker takes over the new weights and proves it  (sync.py)
             report    points and episodes go to the emitter                  (reporting)
@@ -16,12 +16,14 @@ Steps are numbered from 1 over all stages. After step k the policy has version k
 grace allows it, and leaves; a resumed run goes on from its checkpoint as if it had never stopped.
 """
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner.assignment import Assignment, Bank
 from runner.checkpointing import Checkpointer
-from runner.contract.run_config import GrpoStage, RunConfig
+from runner.contract.run_config import RolloutStage, RunConfig
 from runner.evaluation.evaluator import Evaluator, Occasion
 from runner.gang import Gang
 from runner.policies.base import SamplingParams
@@ -32,6 +34,7 @@ from runner.reporting.heartbeat import Heartbeat, StopRequest, Vitals
 from runner.reporting.metrics import Clock, container_metrics, in_words, throughput
 from runner.rollouts.dispatcher import Dispatcher
 from runner.rollouts.sampler import Sampler
+from runner.rollouts.types import TrainedSample
 from runner.rollouts.workflow import GroupWorkflow, seeded_order
 from runner.sync import WeightSync
 
@@ -63,6 +66,8 @@ class Loop:
         self.evaluated: set[int] = set()
         self.sampler: Sampler | None = None
         self.skipped: str | None = None
+        self.untold: tuple[Sequence[TrainedSample], int] = ((), 0)
+        self.reported_seconds = 0.0
         self.dispatcher = Dispatcher(gang, assignment.attempt)
         self.sync = WeightSync(gang, self.dispatcher, self.emitter, bank, self.config)
         self.checkpointer = Checkpointer(assignment, gang, around.control, self.emitter)
@@ -75,12 +80,15 @@ class Loop:
         """`succeeded`, or `stopped` with everything saved that the grace allowed."""
         begin = self._restore() if self.assignment.resume else 0
         self.around.control.state("running", "training", first_step=self.step + 1)
-        for index in range(begin, len(self.config.stages)):
-            self._run_stage(index)
-            if self.stop.asked:
-                self.around.control.state("stopping", "saving before the stop")
-                self._save_before_leaving()
-                return "stopped"
+        try:
+            for index in range(begin, len(self.config.stages)):
+                self._run_stage(index)
+                if self.stop.asked:
+                    self.around.control.state("stopping", "saving before the stop")
+                    self._save_before_leaving()
+                    return "stopped"
+        finally:
+            self._tell_trained()
         return "succeeded"
 
     # ------------------------------------------------------------ a stage
@@ -89,7 +97,7 @@ class Loop:
         last = first_step(self.config, index) + stage.steps - 1
         if self.stage_entered != index:
             self._enter(index)
-        if isinstance(stage, GrpoStage) and self.step < last and not self.stop.asked:
+        if isinstance(stage, RolloutStage) and self.step < last and not self.stop.asked:
             self.sampler = self._sampler(index)
         while self.step < last and not self.stop.asked:
             self._phase(f"stage {index}: {stage.type}")
@@ -113,7 +121,7 @@ class Loop:
         self.emitter.event("stage_started", self.step, begun)
 
     def _leave(self, index: int) -> None:
-        checkpoint = self.checkpointer.save(index, self.step, self._extra())
+        checkpoint = self._save(index)
         if self.evaluator:
             self._evaluate(f"after stage {index}", index, checkpoint)
         self.emitter.event("stage_finished", self.step, {"stage": index, "step": self.step, "policy_version": self.step})
@@ -121,12 +129,15 @@ class Loop:
     # ------------------------------------------------------------ a step
     def _make_step(self, stage: int, step: int, last: int) -> None:
         clock = Clock()
+        clock.add("report", self.reported_seconds)
         metrics = self._grpo_step(step, clock) if self.sampler else self._sft_step(step)
         self.step = self.around.vitals.step = step
         metrics = {**clock.stop(), **metrics}
         metrics |= throughput(metrics, self.config.resources.gpus)
+        began = time.perf_counter()
         self.emitter.emit_points(step, metrics)
         self.emitter.log("info", f"step {step} · {in_words(metrics)}")
+        self.reported_seconds = time.perf_counter() - began
         self.checkpointer.remember(metrics)
         self.around.heartbeat.nudge()
         self._after_step(stage, step, last)
@@ -136,7 +147,7 @@ class Loop:
         every, evaluation = self.config.checkpoints.every_steps, self.config.evaluation
         checkpoint = None
         if step != last and every and step % every == 0:
-            checkpoint = self.checkpointer.save(stage, step, self._extra())
+            checkpoint = self._save(stage)
         if step != last and self.evaluator and evaluation.every_steps and step % evaluation.every_steps == 0:
             self._evaluate(f"step {step}", stage, checkpoint)
 
@@ -145,26 +156,30 @@ class Loop:
         return self.gang.wait(self.gang.learn(step)).metrics
 
     def _grpo_step(self, step: int, clock: Clock) -> dict[str, float]:
-        """Sample and grade, credit and learn, sync; the episodes are reported while the learner learns."""
+        """Sample and grade, credit and learn, sync. Episodes are told of while the learner learns, what it made of them in the next step."""
         batch = self.sampler.batch(step, clock)
         learning = self.gang.learn(step, [outcome.sample for outcome in batch.outcomes])
-        with clock.measure("report"):
-            for outcome in batch.outcomes:
-                self.episodes.ended(outcome)
+        with clock.measure("report_aside"):
+            self._tell_trained()
+            self.episodes.all_ended(batch.outcomes)
         report = self.gang.wait(learning)
         if report.skipped and report.skipped != self.skipped:
             self.emitter.log("warning", f"step {step}: the weights did not move: {report.skipped}", component="learner")
         self.skipped = report.skipped
         with clock.measure("sync"):
             difference = self.sync.push(step)
-        with clock.measure("report"):
-            for trained in report.samples:
-                self.episodes.trained(trained, step)
+        self.untold = (report.samples, step)
         told = {"episode/refilled": float(batch.replaced), "weight_sync/probe_difference": difference}
         return {**report.metrics, **container_metrics(batch.outcomes), **told}
 
+    def _tell_trained(self) -> None:
+        """What the last step made of its episodes. A checkpoint waits for it, since a run resumed from there would not tell it again."""
+        samples, step = self.untold
+        self.episodes.all_trained(samples, step)
+        self.untold = ((), step)
+
     def _sampler(self, index: int) -> Sampler:
-        """The batches of GRPO stage `index`, drawn from the training split; the workers are brought up to date."""
+        """The batches of stage `index`, drawn from the training split; the workers are brought up to date."""
         stage, config = self.config.stages[index], self.config
         tasks = [task.key for task in seeded_order(self.bank.train, config.seed, config.environment.train_limit)]
         first = first_step(config, index)
@@ -204,12 +219,17 @@ class Loop:
         if self.step != last and self.evaluator and evaluation.every_steps and self.step % evaluation.every_steps == 0:
             self._evaluate(f"step {self.step}", stage, self.assignment.resume.checkpoint)
 
+    def _save(self, stage: int) -> str | None:
+        """The checkpoint's id."""
+        self._tell_trained()
+        return self.checkpointer.save(stage, self.step, self._extra())
+
     def _save_before_leaving(self) -> None:
         if self.step in (0, self.checkpointer.saved_step):
             return
         if self.checkpointer.fits(self.stop.seconds_left):
             self._phase("saving before the stop")
-            self.checkpointer.save(self.stage_entered, self.step, self._extra())
+            self._save(self.stage_entered)
         else:
             lost = f"steps after {self.checkpointer.saved_step or 0} will be run again"
             self.emitter.log("warning", f"no time to save step {self.step} in {self.stop.seconds_left:.0f} s; {lost}")

@@ -7,6 +7,7 @@ joined by token offset.
 """
 
 import struct
+import threading
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -41,6 +42,7 @@ FRAME_TOKENS = 4096
 _MAGIC = b"ASSAYTK1"
 _PREFIX = struct.Struct("<8sI")
 _MAX_HEADER = 1 << 24
+_own = threading.local()  # a compressor serves one thread, and making one costs more than a short trace
 
 
 class InvalidTrace(ValueError):
@@ -67,7 +69,9 @@ def _dtype(name: str) -> str:
 
 def _pack_frame(arrays: dict[str, np.ndarray], start: int) -> bytes:
     raw = b"".join(array[start : start + FRAME_TOKENS].tobytes() for array in arrays.values())
-    return zstandard.ZstdCompressor(level=3).compress(raw)
+    if not hasattr(_own, "compressor"):
+        _own.compressor = zstandard.ZstdCompressor(level=3)
+    return _own.compressor.compress(raw)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ import shutil
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Iterator, TextIO
 
 from runner.contract.canonical import digest
 from runner.contract.episode import EventKind
 from runner.reporting.courier import Courier, DeliveryClosed
-from runner.reporting.spool import RecordTooLarge, SpoolWriter
+from runner.reporting.spool import Packed, RecordTooLarge, SpoolWriter, pack
 
 SEND_SECONDS = 0.5
 MAX_MESSAGE = 16_000
@@ -32,6 +33,7 @@ class Emitter:
         self.dropped = 0
         self.folder = spool / self.name
         self._writer = SpoolWriter(self.folder, self.name)
+        self._gathered = threading.local()
         self._stop, self._wake = threading.Event(), threading.Event()
         self._courier = Courier(self.folder, url, token, self._stop) if url else None
         self._everything_delivered = False
@@ -68,6 +70,16 @@ class Emitter:
         self._append(["b", data])
         return digest(data)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What this thread emits inside goes to the disk in one write; it is there when the block ends."""
+        self._gathered.records = records = []
+        try:
+            yield
+        finally:
+            del self._gathered.records
+            self._write(records)
+
     def close(self, timeout: float = 5.0) -> bool:
         """Deliver what is left within `timeout` seconds; True when everything arrived. What did not stays for a replay."""
         deadline = time.monotonic() + timeout
@@ -92,8 +104,20 @@ class Emitter:
             self._append([*head, values], len(values))
 
     def _append(self, record: list, points: int = 0) -> None:
-        if self._guard(self._writer.append, record, points):
+        if (payload := self._guard(pack, record)) is None:
+            return
+        gathered = getattr(self._gathered, "records", None)
+        if gathered is None:
+            self._write([Packed(payload, points)])
+        else:
+            gathered.append(Packed(payload, points))
+
+    def _write(self, records: list[Packed]) -> None:
+        filled = self._guard(self._writer.append_packed, records)
+        if filled:
             self._wake.set()
+        elif filled is None:
+            self.dropped += len(records) - 1
 
     def _guard(self, action, *arguments) -> Any:
         try:

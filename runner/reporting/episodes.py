@@ -1,5 +1,7 @@
 """An episode told as its five events (runner.contract.events)."""
 
+from collections.abc import Iterable
+
 from runner.contract.episode import EventKind, write_trace
 from runner.reporting.emitter import Emitter
 from runner.rollouts.episodes import EpisodeOrder, Outcome
@@ -27,6 +29,18 @@ class EpisodeReporter:
             "seed": order.environment_seed,
         }
         self.emitter.episode_event(order.episode, EventKind.STARTED, 0, data)
+
+    def all_ended(self, outcomes: Iterable[Outcome]) -> None:
+        """A step's episodes, in one write."""
+        with self.emitter.together():
+            for outcome in outcomes:
+                self.ended(outcome)
+
+    def all_trained(self, samples: Iterable[TrainedSample], step: int) -> None:
+        """What step `step` made of its episodes, in one write."""
+        with self.emitter.together():
+            for trained in samples:
+                self.trained(trained, step)
 
     def ended(self, outcome: Outcome, evaluation: str | None = None) -> None:
         """Turns, end and grade of an episode. A replaced try, which nobody announced, is announced first."""

@@ -17,7 +17,7 @@ import threading
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, NamedTuple, Sequence
 
 import msgpack
 
@@ -55,6 +55,21 @@ class Position:
     offset: int = 0
 
 
+class Packed(NamedTuple):
+    """A record as its frame's payload, and how many points it carries."""
+
+    payload: bytes
+    points: int = 0
+
+
+def pack(record: list) -> bytes:
+    """The payload of a record's frame. Raises RecordTooLarge, or TypeError and ValueError on what msgpack cannot say."""
+    payload = msgpack.packb(record, default=_plain)
+    if len(payload) > MAX_RECORD:
+        raise RecordTooLarge(f"a record of {len(payload)} bytes exceeds {MAX_RECORD}")
+    return payload
+
+
 def hold(folder: Path) -> int:
     """Take the spool's lock and return its descriptor. Raises SpoolBusy. The kernel gives it back when the holder dies."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -86,20 +101,29 @@ class SpoolWriter:
         self._hold = hold(folder)
         self._number = -1
         self._file = -1
+        self._reset()
         self._open_segment()
 
     def append(self, record: list, points: int = 0) -> bool:
         """Write one record; True when that filled a batch. Raises OSError when the disk refuses, RecordTooLarge."""
-        payload = msgpack.packb(record, default=_plain)
-        if len(payload) > MAX_RECORD:
-            raise RecordTooLarge(f"a record of {len(payload)} bytes exceeds {MAX_RECORD}")
+        return self.append_packed([Packed(pack(record), points)])
+
+    def append_packed(self, records: Sequence[Packed]) -> bool:
+        """Write records in as few writes as batches allow; True when they filled a batch. Raises OSError, and then some may be missing."""
         with self._mutex:
-            full = self._records > 0 and (self._points + points > BATCH_POINTS or self._bytes + len(payload) > BATCH_BYTES)
-            if full:
-                self._seal()
-            self._write(payload)
-            self._records, self._points, self._bytes = self._records + 1, self._points + points, self._bytes + len(payload)
-            return full or self._points >= BATCH_POINTS
+            filled, waiting = False, []
+            for record in records:
+                if (self._records or waiting) and self._overflows(record):
+                    self._write(waiting)
+                    self._seal()
+                    filled, waiting = True, []
+                waiting.append(record.payload)
+                self._points, self._bytes = self._points + record.points, self._bytes + len(record.payload)
+            self._write(waiting)
+            return filled or self._points >= BATCH_POINTS
+
+    def _overflows(self, record: Packed) -> bool:
+        return self._points + record.points > BATCH_POINTS or self._bytes + len(record.payload) > BATCH_BYTES
 
     def seal(self) -> None:
         """Close the open batch, when it holds anything, so that it can be sent."""
@@ -119,7 +143,7 @@ class SpoolWriter:
             self._file = -1
 
     def _seal(self) -> None:
-        self._write(msgpack.packb(["=", self.sequence]))
+        self._write([msgpack.packb(["=", self.sequence])])
         self.sequence += 1
         self._reset()
         if self._size > self.segment_bytes:
@@ -135,17 +159,18 @@ class SpoolWriter:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._file = os.open(segment_path(self.folder, self._number), flags, 0o600)
         self._size = 0
+        self._write([msgpack.packb(["segment", self.emitter, self.sequence])])
         self._reset()
-        self._write(msgpack.packb(["segment", self.emitter, self.sequence]))
 
-    def _write(self, payload: bytes) -> None:
-        frame = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
-        written = os.write(self._file, frame)
-        if written < len(frame):
+    def _write(self, payloads: list[bytes]) -> None:
+        frames = b"".join(part for payload in payloads for part in (_FRAME.pack(len(payload), zlib.crc32(payload)), payload))
+        written = os.write(self._file, frames)
+        if written < len(frames):
             # A full disk takes part of a frame; what follows would be unreadable behind it.
             os.ftruncate(self._file, self._size)
-            raise OSError(28, f"{self.folder}: the disk took {written} of {len(frame)} bytes")
-        self._size += len(frame)
+            raise OSError(28, f"{self.folder}: the disk took {written} of {len(frames)} bytes")
+        self._size += len(frames)
+        self._records += len(payloads)
 
 
 def _plain(value: Any) -> Any:

@@ -67,10 +67,11 @@ class Sampler:
                 continue
             plans = self.workflow.episodes(ahead)
             orders = training_orders(plans, attempt=self.dispatcher.attempt, stage=self.stage, run_seed=self.run_seed)
-            for order in orders:
-                worker = order.group % self.dispatcher.workers.count
-                self.episodes.started(order, f"worker-{worker}", self.dispatcher.version)
             self._flights[ahead] = self.dispatcher.send(orders, self.sampling, str(ahead))
+            with self.episodes.emitter.together():  # while the workers sample
+                for order in orders:
+                    worker = order.group % self.dispatcher.workers.count
+                    self.episodes.started(order, f"worker-{worker}", self.dispatcher.version)
 
 
 def _orders(flight: Flight) -> list[EpisodeOrder]:

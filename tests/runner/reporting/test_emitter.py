@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -54,6 +55,22 @@ def test_records_are_on_disk_when_emit_returns(tmp_path):
     emitter.emit_points(1, {"a": 1.0})
     emitter._writer.seal()
     assert [len(batch.points) for batch in read_batches(tmp_path / "spool")] == [1]
+
+
+def test_what_is_emitted_together_is_on_disk_when_the_block_ends_and_other_threads_do_not_wait_for_it(tmp_path):
+    emitter = Emitter(tmp_path / "spool", "driver")
+    with emitter.together():
+        emitter.log("info", "first")
+        emitter.event("note", 1 << 70, {})  # cannot be said: it alone is dropped
+        other = threading.Thread(target=emitter.log, args=("info", "from elsewhere"))
+        other.start()
+        other.join()
+        emitter._writer.seal()
+        assert [line["message"] for batch in read_batches(tmp_path / "spool") for line in batch.logs] == ["from elsewhere"]
+        emitter.log("info", "second")
+    emitter._writer.seal()
+    assert [line["message"] for batch in read_batches(tmp_path / "spool") for line in batch.logs] == ["from elsewhere", "first", "second"]
+    assert emitter.dropped == 1
 
 
 @pytest.mark.parametrize("status", [503, 500, 429, 408])
@@ -185,8 +202,10 @@ def test_the_replay_command_says_what_it_did(tmp_path, ingest):
     write_connection(tmp_path, ingest.url, "t")
     assert stat.S_IMODE((tmp_path / "connection.json").stat().st_mode) == 0o600
     Emitter(tmp_path / "spool", "driver").log("info", "left behind")
-    script = "import sys; from pathlib import Path; from runner.reporting.emitter import Emitter;" \
-             "Emitter(Path(sys.argv[1]) / 'spool', 'driver').log('info', 'from a dead process')"
+    script = (
+        "import sys; from pathlib import Path; from runner.reporting.emitter import Emitter;"
+        "Emitter(Path(sys.argv[1]) / 'spool', 'driver').log('info', 'from a dead process')"
+    )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=True)
     command = [sys.executable, "-m", "runner.reporting", "replay", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

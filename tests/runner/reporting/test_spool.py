@@ -6,12 +6,14 @@ import pytest
 
 from runner.reporting.spool import (
     BATCH_POINTS,
+    Packed,
     Position,
     RecordTooLarge,
     SpoolBusy,
     SpoolReader,
     SpoolWriter,
     hold,
+    pack,
     seal_abandoned,
     segment_path,
     segments,
@@ -41,6 +43,25 @@ def test_a_batch_is_sealed_before_it_exceeds_its_points(tmp_path):
     writer.seal()
     sizes = [len(sealed.records) for sealed in SpoolReader(tmp_path / "a").batches()]
     assert sizes == [2, 2, 2, 1] and 2 * 400 <= BATCH_POINTS
+
+
+def test_records_written_together_are_cut_into_batches_like_single_ones(tmp_path):
+    writer = SpoolWriter(tmp_path / "a", "a")
+    writer.append(["p", 0], points=400)
+    assert writer.append_packed([Packed(pack(["p", number]), 400) for number in range(1, 7)])
+    writer.append_packed([])
+    writer.close()
+    assert [[number for _, number in sealed.records] for sealed in SpoolReader(tmp_path / "a").batches()] == [[0, 1], [2, 3], [4, 5], [6]]
+
+
+def test_what_a_full_disk_refused_leaves_no_empty_batch(tmp_path, monkeypatch):
+    writer = SpoolWriter(tmp_path / "a", "a")
+    with monkeypatch.context() as full, pytest.raises(OSError, match="the disk took"):
+        full.setattr(os, "write", lambda file, data: 0)
+        writer.append_packed([Packed(pack(["l", number])) for number in range(3)])
+    writer.append(["l", "later"])
+    writer.close()
+    assert [sealed.records for sealed in SpoolReader(tmp_path / "a").batches()] == [[["l", "later"]]]
 
 
 def test_sequences_go_on_over_segments_and_delivered_segments_are_removed(tmp_path):

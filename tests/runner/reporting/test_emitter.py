@@ -17,6 +17,7 @@ from runner.contract.episode import EventKind
 from runner.reporting.batches import read_batches
 from runner.reporting.emitter import Emitter
 from runner.reporting.replay import replay, write_connection
+from runner.reporting.spool import MAX_RECORD
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,7 +62,7 @@ def test_what_is_emitted_together_is_on_disk_when_the_block_ends_and_other_threa
     emitter = Emitter(tmp_path / "spool", "driver")
     with emitter.together():
         emitter.log("info", "first")
-        emitter.event("note", 1 << 70, {})  # cannot be said: it alone is dropped
+        emitter.blob(bytes(MAX_RECORD))  # too large with its frame: it alone is dropped
         other = threading.Thread(target=emitter.log, args=("info", "from elsewhere"))
         other.start()
         other.join()

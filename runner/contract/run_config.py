@@ -6,9 +6,9 @@ variant; an absent key means its default. Presentation hints for the form travel
 `group` (section heading), `level` (basic or advanced) and `unit`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from runner.contract.canonical import Document
@@ -22,6 +22,11 @@ def setting(default: Any, help: str, *, level: str = "basic", group: str = "", u
     """A field with its one-line help and its place on the form."""
     extra = {"level": level, **({"group": group} if group else {}), **({"unit": unit} if unit else {})}
     return Field(default, description=help, json_schema_extra=extra, **limits)
+
+
+def _at(path: list, value: Any, message: str) -> PydanticCustomError:
+    """An error of the field at `path` below, which only its neighbours make one."""
+    return PydanticCustomError("cross_field", "{message}", {"message": message, "at": path, "value": value})
 
 
 # ---------------------------------------------------------------- model
@@ -277,20 +282,18 @@ class Filters(Document):
     zero_advantage: FilterMode = setting("enforce", "Every advantage of the episode is exactly 0.")
 
 
-class GrpoStage(Document):
-    """Group-relative policy optimisation: groups of episodes of one task, reward minus group mean."""
+class RolloutStage(Document):
+    """What every method has that learns from groups of its own episodes."""
 
-    type: Literal["grpo"] = "grpo"
+    type: str
     steps: int = setting(50, "Optimizer steps.", ge=1, le=10_000_000, unit="steps")
     batch_size: int = setting(64, "Episodes per optimizer step; a multiple of the group size.", ge=1, le=1_000_000)
     group_size: int = setting(8, "Episodes per task; at least 2, or every advantage is 0.", ge=2, le=65_536)
     max_staleness: int = setting(0, "Policy versions an episode may lag behind; 0 is strictly on-policy.", ge=0, le=1024, level="advanced")
     advantage: Literal["mean", "mean_std"] = setting("mean", "Reward minus group mean, optionally divided by the group's standard deviation.")
     aggregation: Literal["token", "sequence"] = setting("token", "Average over all loss tokens, or over sequences of token means.")
-    ungraded_in_baseline: Literal["exclude", "zero"] = setting("exclude", "How a missing reward enters the group baseline.", level="advanced")
     train_truncated: bool = setting(True, "Whether episodes cut at the response cap or the turn limit are trained on.", level="advanced")
     train_timed_out: bool = setting(True, "Whether episodes that ran out of the agent's wall clock are trained on.", level="advanced")
-    reward_control: Literal["none", "shuffled"] = setting("none", "Shuffled permutes rewards within the batch: a control that must not learn.", level="advanced")
     loss: Loss = setting(ClippedLoss(), "What is minimised.")
     reference_kl: ReferencePenalty = setting(NoReferenceKl(), "Optional penalty against the stage's first weights.")
     filters: Filters = setting(Filters(), "Which episodes are left out.")
@@ -307,7 +310,82 @@ class GrpoStage(Document):
         return group_size
 
 
-Stage = Annotated[SftStage | GrpoStage, Field(discriminator="type")]
+class GrpoStage(RolloutStage):
+    """Group-relative policy optimisation: groups of episodes of one task, reward minus group mean."""
+
+    type: Literal["grpo"] = "grpo"
+    ungraded_in_baseline: Literal["exclude", "zero"] = setting("exclude", "How a missing reward enters the group baseline.", level="advanced")
+    reward_control: Literal["none", "shuffled"] = setting("none", "Shuffled permutes rewards within the batch: a control that must not learn.", level="advanced")
+
+
+class ExactAnchors(Document):
+    """Two turns are in one step-level group when their states are equal."""
+
+    type: Literal["exact"] = "exact"
+
+
+class SimilarAnchors(Document):
+    """A turn joins the first group whose first state resembles its own; slow, and it depends on the order of turns."""
+
+    type: Literal["similar"] = "similar"
+    threshold: float = setting(0.95, "Least difflib ratio of two states in one group.", gt=0, lt=1)
+
+
+class KeepEqualGroups(Document):
+    """Groups whose episodes all earned the same stay in the batch; their episode-level advantages are 0."""
+
+    type: Literal["none"] = "none"
+
+
+class ResampleEqualGroups(Document):
+    """Groups whose episodes all earned the same are replaced by fresh ones; the last try keeps everything."""
+
+    type: Literal["resample"] = "resample"
+    max_batches: int = setting(10, "Batches drawn at most for one step.", ge=2, le=1000, unit="batches")
+
+
+class GigpoStage(RolloutStage):
+    """Group-in-group policy optimisation: the episode's advantage in its group, plus that of each turn among turns in the same state."""
+
+    type: Literal["gigpo"] = "gigpo"
+    allow_group_of_one: bool = setting(False, "Allow group_size 1: step-level credit within one episode alone.", level="advanced")
+    group_size: int = setting(8, "Episodes per task variation.", ge=1, le=65_536)
+    advantage: Literal["mean", "mean_std"] = setting("mean_std", "Score minus mean, optionally divided by the standard deviation; at both levels.")
+    min_std: float = setting(1e-3, "Standard deviations below count as this, so that tiny differences stay tiny.", ge=0, le=1e6, level="advanced")
+    gamma: float = setting(0.95, "Discount of a turn's return.", ge=0, le=1)
+    omega: float = setting(1.0, "Weight of the step-level advantage.", ge=0, le=1e6)
+    invalid_action_penalty: float = setting(0.1, "Taken from score and return of a turn whose action meant nothing.", ge=0, le=1e6)
+    episode_stat_scope: Literal["rows", "trajectories"] = setting(
+        "rows", "Episode-level mean and deviation over all turns, so that long episodes weigh more, or over one value an episode.", level="advanced"
+    )
+    anchor: Literal["observation", "look_inv", "look_inv_score"] = setting(
+        "look_inv_score", "What makes two turns the same state: the last reply (as published), or room and inventory, or these and the score."
+    )
+    grouping: Annotated[ExactAnchors | SimilarAnchors, Field(discriminator="type")] = setting(
+        ExactAnchors(), "How states are matched.", level="advanced"
+    )
+    equal_groups: Annotated[KeepEqualGroups | ResampleEqualGroups, Field(discriminator="type")] = setting(
+        KeepEqualGroups(), "What becomes of groups without signal (dynamic sampling).", level="advanced"
+    )
+    mini_batch_rows: int | None = setting(
+        None, "Turns per update of the weights; null makes one update of the whole batch.", ge=1, le=10_000_000, level="advanced", unit="turns"
+    )
+    loss: Loss = setting(ClippedLoss(importance_cap=None), "What is minimised.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.group_size == 1 and not self.allow_group_of_one:
+            raise _at(["group_size"], 1, "1 leaves nothing to compare an episode with; use at least 2, or set allow_group_of_one")
+        if self.equal_groups.type == "resample" and self.max_staleness:
+            ahead = f"{self.max_staleness} orders ahead, and equal_groups resample waits for each batch; set it to 0"
+            raise _at(["max_staleness"], self.max_staleness, ahead)
+        return self
+
+
+TELL_THE_STATE = ("scienceworld",)
+"""Environments that tell room, inventory and score before each action."""
+
+Stage = Annotated[SftStage | GrpoStage | GigpoStage, Field(discriminator="type")]
 
 
 # ---------------------------------------------------------------- around training
@@ -384,9 +462,19 @@ class RunConfig(Document):
     def _fits_context(cls, sampling: Sampling, info: ValidationInfo) -> Sampling:
         model = info.data.get("model")
         if model and sampling.max_new_tokens >= model.max_length:
-            message = f"{sampling.max_new_tokens} leaves no room for a prompt in model.max_length {model.max_length}; lower it"
-            raise PydanticCustomError("cross_field", "{message}", {"message": message, "at": ["max_new_tokens"], "value": sampling.max_new_tokens})
+            room = f"{sampling.max_new_tokens} leaves no room for a prompt in model.max_length {model.max_length}; lower it"
+            raise _at(["max_new_tokens"], sampling.max_new_tokens, room)
         return sampling
+
+    @field_validator("stages")
+    @classmethod
+    def _anchors_are_told(cls, stages: list, info: ValidationInfo) -> list:
+        environment = info.data.get("environment")
+        for index, stage in enumerate(stages):
+            if environment and stage.type == "gigpo" and stage.anchor != "observation" and environment.type not in TELL_THE_STATE:
+                told = f"{stage.anchor!r} needs room and inventory, which environment {environment.type!r} does not tell; use observation"
+                raise _at([index, "anchor"], stage.anchor, told)
+        return stages
 
     @property
     def total_steps(self) -> int:

@@ -102,6 +102,7 @@ class Environment(Protocol):
     budgets: Budgets             its own limits, instead of the loop's
     facts: dict                  what else is to be known of the episode: seconds by phase, delivered files, the backend
     template: dict               variables of the chat template
+    batches: bool                whether replies may be generated together on a processor, where their last bits then depend on who waits
     prompt_limit(max_length)     tokens a prompt may have, where that is less than the model takes
     async cut(action) -> Step    what follows a reply that was cut at the response cap; without it the episode ends there
     async condense(ask, history) -> messages, or None: a shorter history to go on from when the context is full

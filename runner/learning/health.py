@@ -15,7 +15,8 @@ ZERO_VARIANCE = 1e-6
 Metrics = dict[str, float]
 
 
-def _spread(prefix: str, values: np.ndarray, *names: str) -> Metrics:
+def spread(prefix: str, values: np.ndarray, *names: str) -> Metrics:
+    """The named reductions of `values`, each under its own name; nothing of no values."""
     reductions = {"mean": np.mean, "max": np.max, "min": np.min, "std": np.std, "p90": lambda x: np.percentile(x, 90)}
     return {f"{prefix}{name}": float(reductions[name](values)) for name in names} if len(values) else {}
 
@@ -28,14 +29,14 @@ def rollout_metrics(samples: Sequence[Sample], max_new_tokens: int) -> Metrics:
     lengths = np.array([sample.response_length for sample in samples])
     prompts = np.array([sample.prompt_length for sample in samples])
     return {
-        **_spread("critic/score/", rewards, "mean", "max", "min"),
+        **spread("critic/score/", rewards, "mean", "max", "min"),
         "critic/score/n": float(len(rewards)),
         "reward/missing_fraction": 1.0 - len(rewards) / len(samples),
-        **_spread("response_length/", lengths, "mean", "p90", "max", "min"),
+        **spread("response_length/", lengths, "mean", "p90", "max", "min"),
         "response_length/clip_ratio": float((lengths >= max_new_tokens * np.array([max(1, sample.turns) for sample in samples])).mean()),
-        **_spread("prompt_length/", prompts, "mean", "max", "min"),
-        **_spread("num_turns/", np.array([sample.turns for sample in samples]), "mean", "max", "min"),
-        **_spread("response_length_non_aborted/", lengths[lengths > 0], "mean", "max", "min"),
+        **spread("prompt_length/", prompts, "mean", "max", "min"),
+        **spread("num_turns/", np.array([sample.turns for sample in samples]), "mean", "max", "min"),
+        **spread("response_length_non_aborted/", lengths[lengths > 0], "mean", "max", "min"),
         "response/aborted_ratio": float((lengths == 0).mean()),
         "perf/total_num_tokens": float(sum(sample.total_length for sample in samples)),
         **_terminations(samples),
@@ -88,7 +89,7 @@ def mismatch_metrics(learner: np.ndarray, sampler: np.ndarray) -> Metrics:
     return {
         "rollout_corr/kl": float(-d.mean()),
         "rollout_corr/k3_kl": float((ratio - np.clip(d, -MAX_LOG_RATIO, MAX_LOG_RATIO) - 1).mean()),
-        **_spread("rollout_corr/rollout_is_", np.minimum(ratio, WEIGHT_CAP), "mean", "max", "min", "std"),
+        **spread("rollout_corr/rollout_is_", np.minimum(ratio, WEIGHT_CAP), "mean", "max", "min", "std"),
         "rollout_corr/rollout_is_eff_sample_size": float(1 / np.mean((bounded / bounded.mean()) ** 2)),
         "rollout_corr/clamped": float((np.abs(d) > MAX_LOG_RATIO).sum()),
         "training/rollout_probs_diff_mean": float(gap.mean()),

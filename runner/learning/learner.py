@@ -28,6 +28,7 @@ from runner.learning.optimizer import MasterAdamW, learning_rate
 from runner.learning.trainer import Reference, update
 from runner.learning.weights import export_weights, trainable
 from runner.methods.base import Method
+from runner.methods.gigpo import Gigpo
 from runner.methods.grpo import Grpo
 from runner.methods.sft import Sft
 from runner.models.loading import head, load_model, load_tokenizer
@@ -96,13 +97,14 @@ class Learner:
             limit = self.config.model.max_length
             self.method = Sft(stage, demonstrations, self.tokenizer, seed=seed, first_step=first_step, max_length=limit)
         else:
-            self.method = Grpo(stage, seed=seed, vocabulary=head(self.network).weight.shape[0])
+            make = {"grpo": Grpo, "gigpo": Gigpo}[stage.type]
+            self.method = make(stage, seed=seed, vocabulary=head(self.network).weight.shape[0])
         parameters = trainable(self.network)
         self.optimizer = MasterAdamW(parameters, stage.optimizer)
         self.reference = Reference(self.network, parameters) if self.method.needs_reference else None
 
     def learn(self, step: int, samples: Sequence[Sample] | None = None) -> StepReport:
-        """Make global step `step` from `samples` (grpo) or from the stage's own batch (sft)."""
+        """Make global step `step` from `samples` (grpo, gigpo) or from the stage's own batch (sft)."""
         if step != self.completed + 1:
             raise ValueError(f"step: {step} does not follow {self.completed}; learn step {self.completed + 1}")
         started, stage, samples = time.perf_counter(), self.stage, list(samples or ())
@@ -111,7 +113,7 @@ class Learner:
         if self.reference:
             self.reference.add_logprobs(plan.sequences, stage.micro_batch_tokens)
         rate = learning_rate(stage.optimizer, step - self.first_step, stage.steps)
-        done = update(self.network, self.optimizer, plan.sequences, self.method, rate, stage.micro_batch_tokens)
+        done = update(self.network, self.optimizer, plan.sequences, self.method, rate, stage.micro_batch_tokens, plan.batches)
         metrics, trained = self.method.report(plan, done.results)
         self.completed = step
         seconds = time.perf_counter() - started

@@ -1,15 +1,17 @@
-"""One optimizer step over packed sequences, whatever the method.
+"""The updates of one step over packed sequences, whatever the method.
 
 1. Plan rows of at most `micro_batch_tokens` packed tokens; what sequences share before their first loss token is
    computed once.
 2. Per row: hidden states, then log-probs of the loss tokens only, then Σ weight · loss, backward.
    The weights sum to 1 over the whole batch, so rows (and ranks) simply add up.
 3. Clip, step, or skip when the gradient is not finite.
+
+A plan may ask for several updates, each of its share of the sequences, whose weights then sum to 1 within the share.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,7 +26,7 @@ from runner.models.loading import head
 
 @dataclass
 class Update:
-    """Outcome of one optimizer step. `skipped` says why the weights did not move."""
+    """Outcome of a step. `grad_norm` is the largest of its updates'; `skipped` says why one of them did not move the weights."""
 
     results: list[SequenceResult]
     grad_norm: float | None
@@ -44,14 +46,33 @@ class _LossTokens:
 
 
 def update(
-    network: torch.nn.Module, optimizer: MasterAdamW, sequences: Sequence[TrainingSequence], method: Method, rate: float, max_tokens: int
+    network: torch.nn.Module,
+    optimizer: MasterAdamW,
+    sequences: Sequence[TrainingSequence],
+    method: Method,
+    rate: float,
+    max_tokens: int,
+    batches: Sequence[Sequence[int]] | None = None,
 ) -> Update:
     """Learn from `sequences`, each with at least one loss token; with none, nothing happens and it says so."""
     if not sequences:
         return Update([], None, "no loss token in the batch")
-    results = gradients(network, optimizer, sequences, method, plan(sequences, max_tokens))
-    norm, applied = optimizer.step(rate)
-    return Update([results[index] for index in range(len(sequences))], norm, None if applied else f"gradient norm is {norm}")
+    results: dict[int, SequenceResult] = {}
+    norms, skipped = [], None
+    for chosen in batches or [range(len(sequences))]:
+        share = [sequences[index] for index in chosen]
+        found = gradients(network, optimizer, share if batches is None else _whole(share), method, plan(share, max_tokens))
+        results |= {chosen[index]: result for index, result in found.items()}
+        norm, applied = optimizer.step(rate)
+        norms.append(norm)
+        skipped = skipped if applied else f"gradient norm is {norm}"
+    return Update([results[index] for index in range(len(sequences))], float(np.max(norms)), skipped)
+
+
+def _whole(share: Sequence[TrainingSequence]) -> list[TrainingSequence]:
+    """The sequences with weights that sum to 1."""
+    total = sum(float(item.weight.sum()) for item in share)
+    return [replace(item, weight=item.weight / total) for item in share]
 
 
 def plan(sequences: Sequence[TrainingSequence], max_tokens: int) -> list[list[Bundle]]:

@@ -41,13 +41,17 @@ class SequenceResult:
 
 @dataclass
 class StepPlan:
-    """A step's work: the sequences that have a loss token. Methods subclass it to carry what they report on."""
+    """A step's work: the sequences that have a loss token. Methods subclass it to carry what they report on.
+
+    `batches` are indices of sequences, one list an update of the weights; None makes one update of them all.
+    """
 
     sequences: list[TrainingSequence]
+    batches: list[list[int]] | None = field(default=None, kw_only=True)
 
 
 class Method(Protocol):
-    """One way to learn. Implementations: grpo, sft."""
+    """One way to learn. Implementations: grpo, gigpo, sft."""
 
     needs_reference: bool
     """Whether columns get `reference_logprob`, from the stage's first weights."""

@@ -10,11 +10,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from runner.contract.run_config import ClippedLoss, GrpoStage
+from runner.contract.run_config import ClippedLoss, GrpoStage, RolloutStage
 from runner.contract.termination import HANDLING, Termination
 from runner.learning.advantages import group_advantages, shuffled_rewards, token_weights
 from runner.learning.filters import enforced_filter, matched_filters
@@ -26,13 +27,19 @@ from runner.rollouts.types import Sample, TrainedSample
 
 @dataclass
 class Credited:
-    """A sample with its credit: the episode's advantage, the filters that matched, the tokens that are trained."""
+    """A sample with its credit: the episode's advantage, the filters that matched, the tokens that are trained.
+
+    `advantages` float32[T] is what each student token is trained with, NaN elsewhere; `turns` is the credit of each turn, for methods
+    that give one.
+    """
 
     sample: Sample
     advantage: float | None
     filters: list[str]
     reason: str | None
     mask: np.ndarray
+    advantages: np.ndarray
+    turns: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -62,11 +69,13 @@ def credit(samples: Sequence[Sample], stage: GrpoStage, vocabulary: int, seed: i
 
 def _credit_one(sample: Sample, advantage: float | None, stage: GrpoStage, vocabulary: int) -> Credited:
     filters = matched_filters(sample, advantage, vocabulary, stage.filters)
-    reason = _mask_reason(sample, advantage, stage) or enforced_filter(filters, stage.filters)
-    return Credited(sample, advantage, filters, reason, sample.loss_mask & (reason is None))
+    reason = mask_reason(sample, advantage, stage) or enforced_filter(filters, stage.filters)
+    per_token = np.where(sample.loss_mask, np.nan if advantage is None else advantage, np.nan).astype(np.float32)
+    return Credited(sample, advantage, filters, reason, sample.loss_mask & (reason is None), per_token)
 
 
-def _mask_reason(sample: Sample, advantage: float | None, stage: GrpoStage) -> str | None:
+def mask_reason(sample: Sample, advantage: float | None, stage: RolloutStage) -> str | None:
+    """Why an episode that ended so, or has no advantage, is kept out of the loss; None when it is not."""
     rule = HANDLING[sample.termination].train
     kept = stage.train_timed_out if sample.termination is Termination.AGENT_TIMEOUT else stage.train_truncated
     if rule in ("dropped", "masked") or (rule == "by_option" and not kept):
@@ -77,14 +86,17 @@ def _mask_reason(sample: Sample, advantage: float | None, stage: GrpoStage) -> s
 class Grpo:
     """The method over one stage. `vocabulary` is the model's size of the output layer."""
 
-    def __init__(self, stage: GrpoStage, *, seed: int, vocabulary: int):
+    def __init__(self, stage: RolloutStage, *, seed: int, vocabulary: int):
         self.stage = stage
         self.seed = seed
         self.vocabulary = vocabulary
         self.needs_reference = stage.reference_kl.type == "k3"
 
     def plan(self, step: int, samples: Sequence[Sample]) -> GrpoPlan:
-        credited = credit(samples, self.stage, self.vocabulary, self.seed, step)
+        return self.assemble(step, credit(samples, self.stage, self.vocabulary, self.seed, step))
+
+    def assemble(self, step: int, credited: list[Credited]) -> GrpoPlan:
+        """The batch's sequences, with the weights that its loss tokens have together."""
         weights = token_weights([item.mask for item in credited], self.stage.aggregation)
         pairs = [(index, item) for index, (one, weight) in enumerate(zip(credited, weights)) for item in _sequences(one, weight)]
         return GrpoPlan([item for _, item in pairs], step, credited, [index for index, _ in pairs])
@@ -139,7 +151,7 @@ def _sequences(item: Credited, weight: np.ndarray) -> list[TrainingSequence]:
         raise ValueError(
             f"episode {sample.episode}: a loss token has no sampling log-prob; only tokens the policy sampled can be trained by grpo"
         )
-    advantage = np.where(item.mask, item.advantage, 0.0).astype(np.float32)
+    advantage = np.where(item.mask, item.advantages, 0.0).astype(np.float32)
     columns = {"sampler_logprob": sample.logprobs, "advantage": advantage}
     return [
         TrainingSequence(
@@ -161,9 +173,10 @@ def _outcome(item: Credited, results: Sequence[SequenceResult]) -> TrainedSample
             column[item.mask] = np.concatenate(values)
         return column
 
-    advantages = np.where(item.sample.loss_mask, np.nan if item.advantage is None else item.advantage, np.nan).astype(np.float32)
     logprob, entropy = spread([result.logprob for result in results]), spread([result.entropy for result in results])
-    return TrainedSample(item.sample.episode, item.advantage, item.filters, item.reason, advantages, item.mask, logprob, entropy)
+    return TrainedSample(
+        item.sample.episode, item.advantage, item.filters, item.reason, item.advantages, item.mask, logprob, entropy, item.turns
+    )
 
 
 def _token_metrics(sequences: Sequence[TrainingSequence], results: Sequence[SequenceResult]) -> dict[str, float]:

@@ -98,7 +98,7 @@ class TurnLoop:
         """Outcomes in the order of `job.orders`; `version` is the policy's."""
         self._version, grading = version, _Together()
         lives = [self._live(order, place) for place, order in enumerate(job.orders)]
-        generator = self._generator(job.sampling, len(lives))
+        generator = self._generator(job.sampling, lives)
         slots = asyncio.Semaphore(self.limit) if self.limit else nullcontext()
         await asyncio.gather(*(self._episode(live, generator, grading, slots) for live in lives))
         return WorkerBatch([self._outcome(live, job.sampling) for live in lives], generator.seconds, grading.seconds)
@@ -111,10 +111,11 @@ class TurnLoop:
         own = getattr(environment, "prompt_limit", lambda most: most)
         return _Live(order, environment, conversation, self._version, place, min(self.max_length, own(self.max_length)))
 
-    def _generator(self, sampling: SamplingParams, count: int) -> TogetherGenerator | RollingGenerator:
+    def _generator(self, sampling: SamplingParams, lives: Sequence[_Live]) -> TogetherGenerator | RollingGenerator:
         if self.limit is None:
-            return TogetherGenerator(self.policy, sampling, count)
-        return RollingGenerator(self.policy, sampling, together=self.policy.health()["device"] not in ("cpu", "none"))
+            return TogetherGenerator(self.policy, sampling, len(lives))
+        batches = bool(lives) and getattr(lives[0].environment, "batches", False)
+        return RollingGenerator(self.policy, sampling, together=batches or self.policy.health()["device"] not in ("cpu", "none"))
 
     async def _episode(self, live: _Live, generator, grading: "_Together", slots) -> None:
         async with slots:

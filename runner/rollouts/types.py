@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -153,7 +154,8 @@ class TrainedSample:
     """What learning made of a sample; arrays have the sample's length, NaN where the learner did not look.
 
     `advantage` is the episode's (None: not in a baseline). `mask` marks tokens that entered the loss;
-    `mask_reason` says why none did. `filters` names every filter that matched, enforced or not.
+    `mask_reason` says why none did. `filters` names every filter that matched, enforced or not. `turns` is the credit of each turn
+    where the method gives one: plain values by name.
     """
 
     episode: str
@@ -164,6 +166,7 @@ class TrainedSample:
     mask: np.ndarray
     learner_logprob: np.ndarray
     entropy: np.ndarray
+    turns: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def trained_tokens(self) -> int:

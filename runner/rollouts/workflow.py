@@ -10,7 +10,7 @@ import numpy as np
 Item = TypeVar("Item")
 
 # Streams keep draws of different purpose apart under one run seed.
-STREAM_TASKS, STREAM_DEMONSTRATIONS, STREAM_LIMIT, STREAM_SHUFFLE = 1, 2, 3, 4
+STREAM_TASKS, STREAM_DEMONSTRATIONS, STREAM_LIMIT, STREAM_SHUFFLE, STREAM_MINI_BATCHES, STREAM_RESAMPLE = 1, 2, 3, 4, 5, 6
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,22 @@
 """Turn-level rows: what step-level credit knows of each turn, under both ways of giving a turn its context."""
 
+import asyncio
+
+import numpy as np
 import pytest
 
+from runner.contract.parse import parse
+from runner.contract.run_config import Model
 from runner.environments.base import Observation, Situation, Step
-from tests.runner.rollouts.test_turns import TOKENIZER, FakeEnvironment, run
+from runner.learning.learner import Learner
+from runner.models.loading import load_tokenizer
+from runner.policies.base import SamplingParams
+from runner.policies.transformers import TransformersPolicy
+from runner.rollouts.episodes import Job
+from runner.rollouts.groups import training_orders
+from runner.rollouts.turns import TurnLoop
+from runner.rollouts.workflow import GroupWorkflow
+from tests.runner.rollouts.test_turns import TASKS, TOKENIZER, FakeEnvironment, run
 
 
 class Laboratory(FakeEnvironment):
@@ -70,3 +83,46 @@ def test_an_own_prompt_that_does_not_fit_ends_the_episode_without_a_row():
     (outcome, *_), _ = run(lambda number: Verbose(True))
     assert str(outcome.termination) == "max_response_length_exceeded" and len(outcome.sample.rows) == 1
     assert outcome.sample.longest_sequence <= 64
+
+
+# ---------------------------------------------------------------- what learning makes of them
+class Measured(Laboratory):
+    """Rewards that differ within a group."""
+
+    number = 0
+
+    def __init__(self):
+        super().__init__(True)
+        Measured.number += 1
+        self.earns = float(Measured.number % 3)
+
+    async def step(self, action):
+        step = await super().step(action)
+        return Step(step.observation, self.earns * self.count, step.done, valid=step.valid)
+
+    cut = step
+
+
+@pytest.mark.parametrize("mini_batch_rows", [None, 5])
+def test_the_learner_trains_every_turn_as_a_sequence_of_its_own_and_agrees_with_the_sampler(tiny_qwen3, mini_batch_rows):
+    stage = {"type": "gigpo", "steps": 2, "batch_size": 4, "group_size": 2, "anchor": "observation", "mini_batch_rows": mini_batch_rows}
+    model = {"source": {"type": "path", "path": str(tiny_qwen3)}, "max_length": 64}
+    config = parse({"name": "g", "model": model, "sampling": {"max_new_tokens": 5}, "stages": [stage]})
+    policy = TransformersPolicy(tiny_qwen3, Model(max_length=64), seed=0)
+    loop = TurnLoop(policy, load_tokenizer(tiny_qwen3), TASKS, Measured, max_length=64, worker="worker-0", limit=4)
+    orders = training_orders(GroupWorkflow(["a", "b"], 4, 2, 1, 1).episodes(1), attempt="1", stage=0, run_seed=1)
+    outcomes = asyncio.run(loop.run(Job(tuple(orders), SamplingParams(max_new_tokens=5)), 0)).outcomes
+    samples = [outcome.sample for outcome in outcomes]
+    learner = Learner(config, tiny_qwen3)
+    learner.begin_stage(0)
+    before = learner.weights().tensors
+    report = learner.learn(1, samples)
+    assert report.skipped is None and report.policy_version == 1 and [len(item.turns) for item in report.samples] == [3, 3, 3, 3]
+    assert any(not np.array_equal(before[name], after) for name, after in learner.weights().tensors.items())
+    for trained, sample in zip(report.samples, samples, strict=True):
+        for row, turn in zip(sample.rows, trained.turns, strict=True):
+            np.testing.assert_allclose(trained.advantages[row.start : row.stop], turn["advantage"], rtol=1e-6)
+    if mini_batch_rows is None:
+        assert report.metrics["rollout_corr/k3_kl"] < 1e-8
+    else:
+        assert report.metrics["rollout_corr/k3_kl"] > 1e-8, "later updates see weights that moved"

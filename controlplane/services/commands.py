@@ -1,9 +1,11 @@
-"""The service commands of `./assay`: up, demo, down, status. Down and status need the standard library only."""
+"""The service commands of `./assay`: up, demo, down, backup, restore, status. Down and status need the standard library only."""
 
 import argparse
 import json
 import signal
 import sys
+import time
+from pathlib import Path
 
 from controlplane.env import SettingsError, home_folder, read_environment_file
 from controlplane.services import processes
@@ -31,6 +33,13 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--port", type=int, default=8000, help="port of the web pages on 127.0.0.1 (default 8000)")
         sub.set_defaults(command=command)
     commands.add_parser("down", help="end everything this checkout started").set_defaults(command=down)
+    for name, command, words in (
+        ("backup", backup, "save database and storage"),
+        ("restore", restore, "fill an empty house from a backup"),
+    ):
+        sub = commands.add_parser(name, help=words)
+        sub.add_argument("folder", type=Path, help="the backup's folder")
+        sub.set_defaults(command=command)
     sub = commands.add_parser("status", help="what runs, and with how much memory")
     sub.add_argument("--json", action="store_true", help="for programs")
     sub.set_defaults(command=status)
@@ -61,6 +70,27 @@ def down(options) -> int:
     swept = sweep(house)
     print("Everything is down." if state or swept else "Nothing was running.")
     return 0
+
+
+def backup(options) -> int:
+    from controlplane.services.backup import backup
+
+    began = time.monotonic()
+    print(f"Saved {contents(backup(options.folder))} in {options.folder}, {time.monotonic() - began:.0f} s.")
+    return 0
+
+
+def restore(options) -> int:
+    from controlplane.services.backup import restore
+
+    began = time.monotonic()
+    print(f"Restored {contents(restore(options.folder))}, {time.monotonic() - began:.0f} s; start it with `./assay up`.")
+    return 0
+
+
+def contents(manifest: dict) -> str:
+    storage = manifest["storage"]
+    return f"{sum(manifest['rows'].values()):,} rows and {storage['files']:,} files ({storage['bytes'] / 2**20:,.0f} MiB)"
 
 
 def status(options) -> int:

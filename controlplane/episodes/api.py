@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from django.http import HttpRequest, JsonResponse
@@ -82,6 +82,8 @@ class TurnOut(Schema):
     text: str
     tokens: int | None
     reward: Number | None
+    facts: dict[str, Any] = Field(description="What the environment told beside the text.")
+    credit: dict[str, Any] | None = Field(description="Both parts of the turn's advantage, and the step-level group it was compared in.")
 
 
 class TurnPage(Schema):

@@ -77,6 +77,8 @@ class Episode(models.Model):
     masked = models.BooleanField(null=True)
     filters = ArrayField(models.CharField(max_length=40), default=list)
     trained = models.CharField(max_length=64, blank=True)
+    # Credit of each turn, where the method gives one (runner.contract.events, `trained`).
+    turn_credit = models.JSONField(default=list, db_default=[])
 
     objects = EpisodeQuerySet.as_manager()
 
@@ -111,6 +113,7 @@ class Turn(models.Model):
     text = models.TextField()
     tokens = models.IntegerField(null=True)
     reward = models.FloatField(null=True)
+    facts = models.JSONField(default=dict, db_default={})
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["episode", "index"], name="turn_index")]

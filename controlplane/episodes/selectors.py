@@ -1,7 +1,7 @@
 """Reading episodes: filters and facets for the browser, one episode with its turns, its siblings, the difference of two."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from uuid import UUID
@@ -152,8 +152,9 @@ def detail(episode: Episode) -> dict:
 
 
 def turn_row(turn: Turn) -> dict:
-    """One turn, its text whole."""
-    return {name: _plain(getattr(turn, name)) for name in ("index", "role", "author", "text", "tokens", "reward")}
+    """One turn, its text whole; `turn` is one of `turns_of`."""
+    names = ("index", "role", "author", "text", "tokens", "reward", "facts", "credit")
+    return {name: _plain(getattr(turn, name)) for name in names}
 
 
 def label_row(label: Label) -> dict:
@@ -171,8 +172,15 @@ def _plain(value):
 
 # ---------------------------------------------------------------- one episode
 def turns_of(episode: Episode, after: int = -1, limit: int = 200) -> list[Turn]:
-    """Turns with an index above `after`, in order."""
-    return list(episode.turn_rows.filter(index__gt=after).order_by("index")[:limit])
+    """Turns with an index above `after`, in order; each with its `credit`, None where its method gives turns none."""
+    return list(_credited(episode, episode.turn_rows.filter(index__gt=after).order_by("index")[:limit]))
+
+
+def _credited(episode: Episode, turns: Iterable[Turn]) -> Iterator[Turn]:
+    credits = {item["index"]: item for item in episode.turn_credit}
+    for turn in turns:
+        turn.credit = credits.get(turn.index)
+        yield turn
 
 
 def siblings(episode: Episode) -> QuerySet[Episode]:
@@ -256,5 +264,5 @@ def _words(text: str) -> list[str]:
 def export(episode: Episode) -> dict:
     """The whole episode as one JSON document, without its token blobs, which it names."""
     labels = episode.labels.select_related("user").order_by("id")
-    turns = episode.turn_rows.order_by("index").iterator(chunk_size=500)
+    turns = _credited(episode, episode.turn_rows.order_by("index").iterator(chunk_size=500))
     return {**detail(episode), "turns_text": [turn_row(turn) for turn in turns], "labels": [label_row(label) for label in labels]}

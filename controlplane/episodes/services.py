@@ -34,8 +34,8 @@ _UPSERT_EPISODES = f"""
     ON CONFLICT (id) DO UPDATE SET {", ".join(f"{name} = EXCLUDED.{name}" for name in _EPISODE_COLUMNS if name != '"id"')}
 """
 _INSERT_TURNS = """
-    INSERT INTO episodes_turn (episode_id, index, role, author, text, tokens, reward)
-    SELECT episode_id, index, role, author, text, tokens, reward
+    INSERT INTO episodes_turn (episode_id, index, role, author, text, tokens, reward, facts)
+    SELECT episode_id, index, role, author, text, tokens, reward, facts
     FROM jsonb_populate_recordset(NULL::episodes_turn, %s::jsonb)
     ON CONFLICT DO NOTHING
 """
@@ -115,6 +115,14 @@ def _apply_trained(episode: Episode, event: Event, read: Reader) -> None:
     episode.trained_step, episode.advantage = step, read.number("advantage")
     episode.trained_tokens, episode.masked = read.whole("trained_tokens"), read.flag("masked")
     episode.filters, episode.trained = read.names("filters"), read.digest("trained")
+    episode.turn_credit = [_turn_credit(Reader(f"{read.where}.turns", row)) for row in read.maps("turns")]
+
+
+def _turn_credit(read: Reader) -> dict:
+    numbers = ("return", "episode_advantage", "step_advantage", "advantage")
+    counts = ("turn", "index", "group_size", "group_episodes")
+    told = {name: read.finite(name) for name in numbers} | {name: read.whole(name) for name in counts}
+    return {**told, "anchor": read.text("anchor", 64) or None, "valid": read.flag("valid") is not False}
 
 
 _APPLY = {
@@ -218,6 +226,7 @@ def _turn(event: Event) -> dict:
         "text": read.text("text"),
         "tokens": read.whole("tokens"),
         "reward": _json_value(read.number("reward")),
+        "facts": read.document("facts"),
     }
 
 

@@ -6,12 +6,15 @@ are validated as arrays; there is never an object per point.
 Episode events carry `data` as follows (absent keys mean unknown, null means known to be missing):
   started   stage, step, group, sample, task, domain, purpose (train | eval), evaluation, worker,
             policy_version, seed
-  turn      index, role (system | user | assistant | tool | environment), author, text, tokens, reward
+  turn      index, role (system | user | assistant | tool | environment), author, text, tokens, reward, facts {what
+            the environment told beside the text: score, look, inventory, whether the action was understood}
   finished  termination, policy_version, prompt_tokens, response_tokens, turns, seconds, error,
             sampled (blob digest), token_texts (digest of a zstd msgpack list of strings, one a token)
   graded    score (number or null), reason, parsed, checks {name: score}, evidence, grader,
             termination (only when grading changes it: verifier_error, verifier_timeout, parse_failed)
-  trained   step, advantage, trained_tokens, masked, filters [names], trained (blob digest)
+  trained   step, advantage, trained_tokens, masked, filters [names], trained (blob digest),
+            turns [{turn, index, return, episode_advantage, step_advantage, advantage, anchor, group_size, group_episodes,
+            valid}] where the method credits turns; `index` is that of the turn event
 """
 
 from dataclasses import dataclass, field

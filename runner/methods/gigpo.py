@@ -19,7 +19,7 @@ from runner.learning.health import Metrics, spread
 from runner.methods.base import SequenceResult
 from runner.methods.gigpo_credit import GroupCredit, GroupRows, anchor_hash, anchor_of, credit_group, describe, step_group_metrics
 from runner.methods.grpo import Credited, Grpo, GrpoPlan, mask_reason
-from runner.rollouts.types import Sample, TrainedSample
+from runner.rollouts.types import Sample, TrainedSample, TurnRow
 from runner.rollouts.workflow import STREAM_MINI_BATCHES
 
 TOO_SMALL = "group_too_small"
@@ -83,7 +83,7 @@ class Gigpo(Grpo):
         filters = matched_filters(sample, signal, self.vocabulary, self.stage.filters)
         reason = mask_reason(sample, signal, self.stage) or enforced_filter(filters, self.stage.filters)
         mask = sample.loss_mask & ~np.isnan(advantages) & (reason is None)
-        told = [turn_credit(group, row, sample.rows[position].turn) for position, row in enumerate(turns)]
+        told = [turn_credit(group, row, sample.rows[position]) for position, row in enumerate(turns)]
         return Credited(sample, float(group.credit.advantage[turns].mean()), filters, reason, mask, advantages, told)
 
     def report(self, plan: GigpoPlan, results: Sequence[SequenceResult]) -> tuple[Metrics, list[TrainedSample]]:
@@ -135,12 +135,13 @@ def token_advantages(sample: Sample, advantages: np.ndarray) -> np.ndarray:
     return np.where(sample.loss_mask, column, np.nan).astype(np.float32)
 
 
-def turn_credit(group: Group, row: int, turn: int) -> dict[str, Any]:
+def turn_credit(group: Group, row: int, turn: TurnRow) -> dict[str, Any]:
     """What the episode page shows of a turn: both parts of its advantage, and the step-level group it belonged to."""
     credit, anchor = group.credit, group.rows.anchor[row]
     same = credit.step_group == credit.step_group[row]
     return {
-        "turn": turn,
+        "turn": turn.turn,
+        "index": turn.index,
         "return": float(credit.returns[row]),
         "episode_advantage": float(credit.episode_advantage[row]),
         "step_advantage": float(credit.step_advantage[row]),

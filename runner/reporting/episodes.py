@@ -85,6 +85,7 @@ class EpisodeReporter:
             "masked": trained.masked,
             "mask_reason": trained.mask_reason,
             "filters": trained.filters,
+            **({"turns": trained.turns} if trained.turns else {}),
             "trained": self.emitter.blob(write_trace(trained.trained_columns())),
         }
         self.emitter.episode_event(trained.episode, EventKind.TRAINED, 0, data)

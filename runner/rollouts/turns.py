@@ -210,7 +210,7 @@ class TurnLoop:
         """Keep what the step said of the reply just written: on its turn for people, as a row for step-level credit."""
         live.turns[-1] = replace(live.turns[-1], reward=step.reward, facts=step.info)
         end = len(live.conversation.builder.token_ids)
-        live.rows.append(TurnRow(live.student_turns - 1, end - written, end, live.situation, step.reward, step.valid))
+        live.rows.append(TurnRow(live.student_turns - 1, end - written, end, live.situation, step.reward, step.valid, live.turns[-1].index))
 
     def _turn(self, live: _Live, turn: Turn) -> None:
         live.turns.append(turn)

@@ -16,7 +16,7 @@ from runner.environments.base import Situation
 class TurnRow:
     """One turn of an episode as step-level credit sees it.
 
-    Tokens [start, stop) of the sample are the student's reply; `situation` is the state it acted in, None where the environment tells
+    Tokens [start, stop) of the sample are the student's reply, message `index` of the transcript; `situation` is the state it acted in, None where the environment tells
     of none. `reward` is the environment's for this step, before any penalty, None where it rewards whole episodes only; `valid` is
     False for an action that meant nothing.
     """
@@ -27,6 +27,7 @@ class TurnRow:
     situation: Situation | None = None
     reward: float | None = None
     valid: bool = True
+    index: int = 0
 
 
 @dataclass(frozen=True)

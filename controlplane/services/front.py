@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 
@@ -77,15 +78,16 @@ class Front:
         os.close(self.lock)
 
 
-def http_probe(url: str, headers: dict[str, str] | None = None):
-    """A probe that is content with a 2xx answer to GET `url`."""
+def http_probe(url: str, headers: dict[str, str] | None = None, judge: Callable[[bytes], None] = lambda body: None):
+    """A probe that is content with a 2xx answer to GET `url`, unless `judge` raises NotReady over its body."""
 
     def probe() -> None:
         try:
-            with DIRECT.open(urllib.request.Request(url, headers=headers or {}), timeout=5):
-                return
+            with DIRECT.open(urllib.request.Request(url, headers=headers or {}), timeout=5) as answer:
+                body = answer.read()
         except (OSError, HTTPException) as error:
             raise NotReady(f"{url}: {error}") from None
+        judge(body)
 
     return probe
 

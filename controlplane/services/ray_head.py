@@ -10,7 +10,7 @@ from pathlib import Path
 
 from controlplane.env import CHECKOUT, write_private
 from controlplane.services.front import http_probe
-from controlplane.services.house import House
+from controlplane.services.house import House, NotReady
 from controlplane.services.ports import LOOPBACK, free_ports
 
 OBJECT_STORE_BYTES = 2**30
@@ -40,8 +40,18 @@ def token_file(house: House) -> Path:
 
 
 def probe(house: House, address: str):
-    """A probe that is content when the Jobs API takes our token."""
-    return http_probe(f"{address}/api/jobs/", {"Authorization": f"Bearer {token_file(house).read_text()}"})
+    """A probe that is content when Ray takes our token and a node of it is alive: the head answers long before it can run anything."""
+    return http_probe(f"{address}/api/v0/nodes", {"Authorization": f"Bearer {token_file(house).read_text()}"}, _judge_nodes)
+
+
+def _judge_nodes(body: bytes) -> None:
+    try:
+        nodes = json.loads(body)["data"]["result"]["result"]
+        states = [node["state"] for node in nodes]
+    except (ValueError, KeyError, TypeError):
+        raise NotReady(f"Ray's list of nodes cannot be read: {body[:200]!r}") from None
+    if "ALIVE" not in states:
+        raise NotReady(f"Ray answers, but no node of it is alive: {', '.join(states) or 'none has joined'}")
 
 
 def service(house: House, environment: dict[str, str]) -> tuple[dict, str]:

@@ -168,7 +168,8 @@ async def test_the_oracle_is_worth_everything_and_nop_nothing(toy):
     async with toy.site.open():
         task = load_task(toy.site.tasks.folder(toy.task.payload["task_digest"]), "reward_repair")
         results = [await toy.site.runner.run(task, agent(), episode=agent.name) for agent in (Oracle, Nop)]
-    assert [(result.score, result.rewards["reward"]) for result in results] == [(1.0, 1.0), (0.0, 0.0)]
+    assert [(result.score, result.detail) for result in results] == [(1.0, ""), (0.0, "")]
+    assert [result.rewards["reward"] for result in results] == [1.0, 0.0]
     assert (results[0].folder / "agent" / "oracle.txt").exists()
 
 

@@ -188,7 +188,7 @@ BAD_VERIFIERS = {
     "prints a gigabyte": ("#!/bin/sh\nyes | head -c 1000000000\n", Reason.VERIFIER_OUTPUT_FLOOD, Termination.VERIFIER_ERROR),
     "is killed by memory": (HOG, Reason.VERIFIER_OUT_OF_MEMORY, Termination.VERIFIER_ERROR),
     "hangs on a solver killed by memory": (HOG + "sleep 600\n", Reason.VERIFIER_OUT_OF_MEMORY, Termination.VERIFIER_ERROR),
-    "kills its container": ("#!/bin/sh\nkill -9 -1\n", Reason.VERIFIER_DIED, Termination.VERIFIER_ERROR),
+    "kills its container": ("#!/bin/sh\nkill -9 -1\nsleep 60\n", Reason.VERIFIER_DIED, Termination.VERIFIER_ERROR),
     "writes nothing": ("#!/bin/sh\nexit 0\n", Reason.REWARD_MISSING, Termination.VERIFIER_ERROR),
     "writes an empty file": ("#!/bin/sh\n: > /logs/verifier/reward.json\n", Reason.REWARD_EMPTY, Termination.VERIFIER_ERROR),
     "writes NaN": (rewards('{"reward": NaN}'), Reason.REWARD_NOT_FINITE, Termination.VERIFIER_ERROR),

@@ -132,7 +132,8 @@ def open_bank(data: bytes, config: RunConfig, expected: str | None = None, quara
             "/environment/train_split",
             environment.train_split,
         )
-    held_out = tuple(task for task in kept if task.split == environment.eval_split)
+    listed = getattr(environment, "eval_tasks", "all")
+    held_out = tuple(task for task in kept if task.split == environment.eval_split and (listed == "all" or listed in task.flags))
     if not held_out and config.evaluation.type != "none":
         message = f"split {environment.eval_split!r} has no task to evaluate on; choose another or set evaluation to none"
         raise Refused(message, "/environment/eval_split", environment.eval_split)

@@ -149,8 +149,13 @@ class WorkerActor(_Process):
 
 
 def _surroundings(name: str, assignment: Assignment) -> tuple:
-    """Where this worker's container episodes run, and who tells of them; nothing for environments that need no container."""
-    if assignment.config.environment.type != "harbor":
+    """Where this worker's episodes run, and who tells of them; nothing for environments that need neither container nor simulator."""
+    environment = assignment.config.environment
+    if environment.type == "scienceworld":
+        from runner.environments.scienceworld.pool import Pool
+
+        return (Pool(environment, workers=assignment.config.resources.rollout_workers),)
+    if environment.type != "harbor":
         return ()
     from runner.environments.site import site_of
     from runner.reporting.live import LiveReporter

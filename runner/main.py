@@ -166,7 +166,7 @@ class Driver:
 
     def _prepare(self, bank: Bank) -> None:
         """Models on both sides, and the checks that need their folder. Raises Refused, Unwanted."""
-        if self.assignment.config.environment.type == "harbor":
+        if self.assignment.config.environment.type in ("harbor", "scienceworld"):
             self._phase("asking the nodes")
             preflight.check_engines(self.gang, bank, self.assignment.config)
         self._phase("preparing the model")

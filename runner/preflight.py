@@ -105,11 +105,12 @@ def _elements(shape: Sequence[int]) -> int:
 
 
 def check_engines(gang: Gang, bank: Bank, config: RunConfig) -> None:
-    """Every worker's node can run the container episodes, and has the files of every task. Raises Refused."""
-    digests = sorted({task.payload["task_digest"] for task in (*bank.train, *bank.held_out)})
+    """Every worker's node can run the episodes: engine and files of every task, or Java and memory for a simulator. Raises Refused."""
+    digests = sorted({task.payload["task_digest"] for task in (*bank.train, *bank.held_out) if "task_digest" in task.payload})
     problems = list(dict.fromkeys(problem for found in gang.every_worker("site_problems", digests) for problem in found))
     if problems:
-        raise Refused("; ".join(problems), "/environment/backend", config.environment.backend)
+        field = "backend" if config.environment.type == "harbor" else "max_concurrent_episodes"
+        raise Refused("; ".join(problems), f"/environment/{field}", getattr(config.environment, field))
 
 
 def check_lengths(gang: Gang, bank: Bank, config: RunConfig) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from runner.contract.canonical import Document
+from runner.contract.scienceworld import check_simplification, kind_of
 
 SCHEMA_VERSION = 1
 SLUG = r"^[a-z0-9][a-z0-9._-]{0,49}$"
@@ -194,7 +195,79 @@ class HarborEnvironment(BankEnvironment):
     )
 
 
-Environment = Annotated[QuizEnvironment | SciKnowEvalEnvironment | HarborEnvironment, Field(discriminator="type")]
+class RawFailure(Document):
+    """A failed task costs what the simulator takes: its score falls to -100, so the step's reward is -10 less what was earned."""
+
+    type: Literal["raw"] = "raw"
+
+
+class ClippedFailure(Document):
+    """The failing step earns 0."""
+
+    type: Literal["clip0"] = "clip0"
+
+
+class FixedFailure(Document):
+    """The failing step costs a fixed amount."""
+
+    type: Literal["fixed"] = "fixed"
+    penalty: float = setting(1.0, "Taken off at the failing step; a solved episode earns at most 10.", ge=0, le=100)
+
+
+FailureReward = Annotated[RawFailure | ClippedFailure | FixedFailure, Field(discriminator="type")]
+
+
+class ScienceWorldEnvironment(BankEnvironment):
+    """A text laboratory of thirty elementary science tasks; each episode acts in a simulator of its own (Java)."""
+
+    type: Literal["scienceworld"] = "scienceworld"
+    bank: str = setting("scienceworld", "Task bank to draw from; its domains are topics, its levels are task ids such as 4-2.", pattern=SLUG)
+    eval_split: str = setting("dev", "Held-out split; its gold is never trained on.", level="advanced")
+    eval_tasks: Literal["all", "dev140"] = setting("all", "Evaluate on the whole split, or on the 140 fixed episodes of the dev split.")
+    simplification: str = setting(
+        "easy", "easy, or some of the five names with commas and no blanks; it changes text, actions and scores.", max_length=120
+    )
+    max_actions: int = setting(100, "Actions an episode may take; every reply counts as one.", ge=1, le=10_000, unit="actions")
+    context: Literal["turn", "episode"] = setting(
+        "turn", "turn: every prompt stands alone and tells the last actions; episode: one conversation that grows."
+    )
+    history_length: int = setting(2, "Past observations and actions that a turn's prompt tells.", ge=0, le=100, level="advanced")
+    hints: Literal["full", "objects", "none"] = setting("full", "What a prompt lists: action patterns and objects in sight, the objects, or nothing.")
+    ambiguity: Literal["model", "auto_first"] = setting(
+        "model", "Who answers when a name fits several objects: the model, with a number, or the first reading is taken.", level="advanced"
+    )
+    failure_reward: FailureReward = setting(RawFailure(), "What a failed task costs; it changes every curve.", level="advanced")
+    check_listed: bool = setting(
+        False, "Also tell whether each action was in the simulator's list of valid ones; a step takes several times as long.", level="advanced"
+    )
+    max_concurrent_episodes: int = setting(4, "Simulators of each rollout worker, 0.46 GB each; fewer where memory is short.", ge=1, le=256)
+    heap_mb: int = setting(256, "Java heap of a simulator; 128 is too little for task 3-3.", ge=64, le=65_536, level="advanced", unit="MB")
+    recycle_episodes: int = setting(500, "Episodes after which a simulator is replaced by a fresh one.", ge=1, le=1_000_000, level="advanced")
+    boot_timeout_sec: float = setting(120.0, "Until a simulator must have started.", gt=0, le=3600, level="advanced", unit="s")
+    load_timeout_sec: float = setting(60.0, "Until a task must have been loaded.", gt=0, le=3600, level="advanced", unit="s")
+    step_timeout_sec: float = setting(30.0, "Until an action must have been answered; the simulator is ended then.", gt=0, le=3600, level="advanced", unit="s")
+    gold_timeout_sec: float = setting(120.0, "Until the oracle's path must have been made.", gt=0, le=3600, level="advanced", unit="s")
+
+    @field_validator("eval_tasks")
+    @classmethod
+    def _of_the_split(cls, eval_tasks: str, info: ValidationInfo) -> str:
+        split = info.data.get("eval_split")
+        if eval_tasks != "all" and split != "dev":
+            raise ValueError(f"{eval_tasks} is a list of the dev split, not of {split}; choose all")
+        return eval_tasks
+
+    @field_validator("simplification")
+    @classmethod
+    def _understood(cls, text: str) -> str:
+        return check_simplification(text)
+
+    @field_validator("levels")
+    @classmethod
+    def _known_tasks(cls, levels: list[str]) -> list[str]:
+        return [kind_of(level).id for level in levels]
+
+
+Environment = Annotated[QuizEnvironment | SciKnowEvalEnvironment | HarborEnvironment | ScienceWorldEnvironment, Field(discriminator="type")]
 
 
 class Sampling(Document):

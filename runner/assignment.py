@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.contract.bank import Demonstration, InvalidBank, Task, read_bank
 from runner.contract.canonical import canonical_bytes, digest
-from runner.contract.parse import parse
+from runner.contract.evaluation_config import EvaluationConfig, parse_any
 from runner.contract.run_config import RunConfig
 
 
@@ -55,7 +55,7 @@ class Assignment:
     run: str
     attempt: str
     number: int
-    config: RunConfig
+    config: RunConfig | EvaluationConfig
     storage: Path
     grant: tuple[Bundle, ...]
     cache: Path
@@ -76,7 +76,7 @@ class Assignment:
 
 def from_claim(reply: dict[str, Any], attempt: str) -> Assignment:
     """The assignment in the control plane's answer to a claim. Raises Refused when the config is not the one that was hashed."""
-    config = parse(reply["config"])
+    config = parse_any(reply["config"])
     if digest(canonical_bytes(config)) != reply["config_hash"]:
         raise Refused(f"the config's hash is not {reply['config_hash']}; control plane and runner differ in version, upgrade this node")
     resume, source, storage = reply.get("resume"), reply.get("model_checkpoint"), Path(reply["storage"])

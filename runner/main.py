@@ -16,6 +16,7 @@ from pathlib import Path
 
 from runner import preflight
 from runner.assignment import Assignment, Bank, Refused, Resume, from_claim, local_grant, open_bank
+from runner.contract.evaluation_config import EvaluationConfig
 from runner.contract.parse import InvalidDocument, load_text, parse
 from runner.gang import CLUSTER_GONE, Gang, ProcessLost, Unwanted, connect
 from runner.loop import Loop, Surroundings
@@ -148,6 +149,8 @@ class Driver:
         self._phase("preflight")
         preflight.check_storage(self.assignment)
         data, expected = self.fetch_bank()
+        if isinstance(config, EvaluationConfig):
+            return self._evaluate(data)
         bank: Bank = open_bank(data, config, expected, self.assignment.quarantined)
         preflight.check_stages(config, bank)
         self._phase("connecting")
@@ -163,6 +166,12 @@ class Driver:
             return "stopped"
         around = Surroundings(self.emitter, self.control, self.vitals, self.stop, self.heartbeat)
         return Loop(self.assignment, bank, self.gang, around).run()
+
+    def _evaluate(self, data: bytes) -> str:
+        """Nothing is trained: no gang, and no cluster to join. The containers are this node's."""
+        from runner.evaluation.harness import Harness
+
+        return Harness(self.assignment, data, self.control, self.emitter, self.vitals, self.stop).run()
 
     def _prepare(self, bank: Bank) -> None:
         """Models on both sides, and the checks that need their folder. Raises Refused, Unwanted."""

@@ -82,7 +82,12 @@ def parse(document: dict) -> RunConfig:
     try:
         return RunConfig.model_validate(document)
     except ValidationError as error:
-        raise InvalidDocument([_field_error(item, document) for item in error.errors(include_url=False)]) from None
+        raise InvalidDocument(field_errors(error, document)) from None
+
+
+def field_errors(error: ValidationError, document: dict) -> list[FieldError]:
+    """What pydantic found wrong with `document`, each with a pointer that exists in it."""
+    return [_field_error(item, document) for item in error.errors(include_url=False)]
 
 
 def _field_error(item: dict, document: dict) -> FieldError:

@@ -13,9 +13,7 @@ import asyncio
 import difflib
 import json
 import uuid
-from collections import defaultdict
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +31,17 @@ from runner.contract.termination import HANDLING, Termination
 from runner.environments import repair_menu
 from runner.environments.base import Budgets, EnvironmentFailure, ForcedChoice, Grade, Message, Observation, Step
 from runner.environments.site import Site
+from runner.environments.verdict import grade_of, seconds_by_phase
 from runner.repair.cache import TaskUnavailable
 from runner.sandbox.agent import Budget
-from runner.sandbox.base import Container, Network
+from runner.sandbox.base import Container
 from runner.sandbox.episode import Episode
 from runner.sandbox.reasons import SandboxFailure
 from runner.sandbox.results import EpisodeResult
-from runner.sandbox.task import SandboxTask, load_task
+from runner.sandbox.task import SandboxTask
 
 BUILD_SECONDS, SETUP_SECONDS = 4 * 3600.0, 24 * 3600.0
 DAY_SECONDS = 86_400.0
-OUTPUT_TAIL = 4000
 # Grading failed; before there was anything to grade, that is the task's fault.
 _GRADING = (Termination.VERIFIER_ERROR, Termination.VERIFIER_TIMEOUT)
 
@@ -150,7 +148,7 @@ class HarborEnvironment:
     async def start(self, task: Task, seed: int) -> Observation:
         try:
             self._payload = read_payload(task)
-            sandboxed = await asyncio.to_thread(self._load)
+            sandboxed = await asyncio.to_thread(self.site.load, self._payload)
             self._agent = make_agent(self._payload, self.settings, sandboxed.folder)
             opened = self.site.runner.open(sandboxed, episode=self.name, attempt=self.site.attempt)
             self._episode = await self._open.enter_async_context(opened)
@@ -167,14 +165,6 @@ class HarborEnvironment:
             raise EnvironmentFailure(Termination.ROLLOUT_ERROR, "the agent's time was up before its first turn; raise task_timeout_sec")
         self._prompt = messages[-1]["content"]
         return Observation(messages)
-
-    def _load(self) -> SandboxTask:
-        """The task as this run wants it: its network closed unless the run opened it, its verifier with at least the run's time."""
-        folder = self.site.tasks.folder(self._payload.task_digest)
-        task = load_task(folder, self._payload.reward_key)
-        network = Network.PUBLIC if self.settings.network == "public" else Network.NONE
-        timeout = max(task.verifier_timeout, float(self.settings.verifier_timeout_sec))
-        return replace(task, agent=replace(task.agent, network=network), verifier_timeout=timeout)
 
     async def step(self, action: str) -> Step:
         return await self._take(self._agent.take, action)
@@ -216,26 +206,7 @@ class HarborEnvironment:
                 return Grade(None, "drill: the verifier was made to fail", termination=Termination.VERIFIER_ERROR, grader="drill")
             self._result = await self._episode.grade(ended)
             await asyncio.to_thread(self._write_trajectory)
-        return self._grade(self._result)
-
-    def _grade(self, result: EpisodeResult) -> Grade:
-        floor = result.rewards.get("floor", self._payload.floor)
-        evidence = {
-            "rewards": dict(result.rewards),
-            "reward_key": self._payload.reward_key,
-            "floor": floor,
-            "floor_expected": self._payload.floor,
-            "delivered": list(result.delivered),
-            "artifacts": str(result.artifacts or ""),
-            "verifier_output": result.verifier_output[-OUTPUT_TAIL:],
-            "sandbox_reason": str(result.reason or ""),
-            "regraded": result.regraded,
-            "patch": self._patch(),
-        }
-        checks = {name: value for name, value in result.rewards.items() if name.startswith("check_")}
-        told = result.detail if result.score is None else f"{self._payload.reward_key} {result.score:g}, floor {floor:g}"
-        ended = None if result.termination is Termination.FINISHED else result.termination
-        return Grade(result.score, told, None, checks, evidence, f"verifier-{result.verifier_mode}", ended)
+        return grade_of(self._result, self._payload, self._patch())
 
     def _patch(self) -> str:
         """The menu's edit as a diff; what a terminal changed is in its delivered files."""
@@ -261,12 +232,9 @@ class HarborEnvironment:
         """Seconds by phase, what was delivered, where and how strongly isolated it ran."""
         if self._episode is None:
             return {}
-        phases: dict[str, float] = defaultdict(float)
-        for item in self._episode.phases:
-            phases[str(item.phase)] += item.seconds
         result, actions = self._result, self._agent.actions
         return {
-            "phases": dict(phases),
+            "phases": seconds_by_phase(self._episode.phases),
             "node": self._episode.node.name,
             "isolation": self._episode.node.backend.isolation,
             "folder": str(self._episode.folder),

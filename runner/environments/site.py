@@ -7,20 +7,21 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.assignment import Assignment
+from runner.contract.repair import RepairPayload
 from runner.contract.run_config import HarborEnvironment as Settings
 from runner.repair.cache import TaskCache, TaskUnavailable, http_fetch
 from runner.reporting.replay import read_connection
-from runner.sandbox.base import Backend, Health
+from runner.sandbox.base import Backend, Health, Network
 from runner.sandbox.episode import Budgets, EpisodeRunner
 from runner.sandbox.labels import HOUSE, NODE
 from runner.sandbox.node import Node
 from runner.sandbox.reasons import SandboxFailure
 from runner.sandbox.results import PhaseEvent
-
+from runner.sandbox.task import SandboxTask, load_task
 
 BUILT_HERE = re.compile(r"^FROM\s+(assay-sandbox-base\S*)", re.MULTILINE)
 SLOW_SECONDS, MOST_DANGLING = 20.0, 2000
@@ -107,6 +108,16 @@ class Site:
                 yield node
             finally:
                 self.runner = None
+
+    def load(self, payload: RepairPayload) -> SandboxTask:
+        """The task as these settings want it: its network closed unless they open it, its verifier with at least their time.
+
+        Raises TaskUnavailable, or SandboxFailure for a folder that is no task.
+        """
+        task = load_task(self.tasks.folder(payload.task_digest), payload.reward_key)
+        network = Network.PUBLIC if self.settings.network == "public" else Network.NONE
+        timeout = max(task.verifier_timeout, float(self.settings.verifier_timeout_sec))
+        return replace(task, agent=replace(task.agent, network=network), verifier_timeout=timeout)
 
     async def problems(self, digests: Sequence[str]) -> list[str]:
         """Why episodes on these tasks would fail on this node, each with its remedy; the task files are fetched as a side effect."""

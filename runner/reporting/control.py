@@ -78,6 +78,10 @@ class Control:
         """Register a checkpoint's progress: writing, complete, broken."""
         self._outbox_put("checkpoints", row)
 
+    def anchors(self, results: list[dict[str, Any]], finished: bool = False) -> None:
+        """Hand over what anchor agents earned; `finished` says that no more will come."""
+        self._outbox_put("anchors", {"results": results, "finished": finished})
+
     def exit(self, record: dict[str, Any]) -> None:
         self._outbox_put("exit", record)
 
@@ -166,6 +170,9 @@ class NoControl:
         pass
 
     def checkpoint(self, **row: Any) -> None:
+        pass
+
+    def anchors(self, results: list[dict[str, Any]], finished: bool = False) -> None:
         pass
 
     def exit(self, record: dict[str, Any]) -> None:

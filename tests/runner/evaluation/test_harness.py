@@ -1,0 +1,185 @@
+"""An evaluation from its config to results.jsonl, on a toy repair in sandboxes of processes."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from runner.assignment import Assignment, Bundle, Refused
+from runner.contract.bank import write_bank
+from runner.contract.evaluation_config import parse_evaluation
+from runner.evaluation.harness import Harness
+from runner.repair.cache import TaskCache
+from runner.reporting.heartbeat import StopRequest, Vitals
+from tests.runner.environments.toy_repair import FIX, TEST, make_task, numbered
+from tests.runner.sandbox.test_process_backend import why_not
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+class Heard:
+    """Emitter and control of one attempt: remembers what it was told."""
+
+    def __init__(self):
+        self.episodes, self.points, self.events, self.anchors_told, self.states = [], [], [], [], []
+
+    def episode_event(self, episode, kind, ordinal, data, at=None):
+        self.episodes.append((episode, str(kind), data))
+
+    def emit_points(self, step, values, wall=None):
+        self.points.append((step, values))
+
+    def event(self, kind, step, data):
+        self.events.append((kind, data))
+
+    def log(self, level, message, component=None):
+        pass
+
+    def state(self, state, phase, first_step=None):
+        self.states.append((state, first_step))
+
+    def anchors(self, results, finished=False):
+        self.anchors_told += [*results, *(["finished"] if finished else [])]
+
+    def of(self, kind):
+        return [data for _, heard, data in self.episodes if heard == kind]
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    """house(test=…, **document) → a harness on the toy task, and what it told."""
+    monkeypatch.setenv("ASSAY_NODE_FOLDER", str(tmp_path / "node"))
+    (tmp_path / "node").mkdir()
+
+    def make(test=TEST, attempt="1", task=None, **document):
+        cache = TaskCache(tmp_path / "cache" / "tasks")
+        data, found = write_bank([make_task(tmp_path / f"task-{attempt}", cache, test, **(task or {}))])
+        given = {"name": "toy", **document}
+        given["environment"] = {"type": "harbor", "backend": "process", "version": found, **document.get("environment", {})}
+        storage = tmp_path / "runs" / "run"
+        grant = (Bundle("driver", cpus=1.0),)
+        assignment = Assignment("run", attempt, int(attempt), parse_evaluation(given), storage, grant, tmp_path / "cache")
+        assignment.folder.mkdir(parents=True)
+        heard = Heard()
+        return Harness(assignment, data, heard, heard, Vitals(), StopRequest()), heard
+
+    return make
+
+
+def lines(harness):
+    found = [json.loads(line) for line in (harness.ledger.folder / "results.jsonl").read_text().splitlines()]
+    return sorted(found, key=lambda entry: (entry["agent"], entry["sample"]))
+
+
+def test_the_anchors_are_told_as_they_come_and_told_finished(house):
+    harness, heard = house(agent="anchors")
+    assert harness.run() == "succeeded"
+    *results, last = heard.anchors_told
+    assert last == "finished"
+    assert {(item["agent"], item["score"], item["raw_reward"], item["floor"]) for item in results} == {
+        ("oracle", 1.0, 1.0, 0.35),
+        ("nop", 0.0, 0.0, 0.35),
+    }
+    assert all(
+        item["task"] == "demo/heat-repair-sign" and item["timings"]["verifier"] > 0 and item["backend"] == "process" for item in results
+    )
+    assert heard.states == [("running", 0)] and [step for step, _ in heard.points] == [1, 2]
+    assert not heard.events, "the anchors are the bank's business, and no evaluation"
+    facts = [data["facts"] for data in heard.of("finished")]
+    assert {item["agent"] for item in facts} == {"oracle", "nop"} and all(item["isolation"] == "weak" for item in facts)
+    graded = {data["score"]: data for data in heard.of("graded")}
+    assert graded[1.0]["evidence"]["delivered"] and graded[1.0]["checks"] == {"check_heat_32": 1.0}
+
+
+def test_a_verifier_that_gives_no_reward_is_named_and_is_no_zero(house):
+    harness, heard = house("#!/bin/sh\nexit 1\n", agent="anchors", environment={"regrade": False})
+    assert harness.run() == "succeeded"
+    assert [item["score"] for item in heard.anchors_told[:2]] == [None, None]
+    assert all("reward" in item["reason"] for item in heard.anchors_told[:2])
+    assert [entry["score"] for entry in lines(harness)] == [None, None] and {entry["error_class"] for entry in lines(harness)} == {"other"}
+
+
+def test_an_oracles_evaluation_has_lines_summary_and_protocol(house):
+    harness, heard = house(agent="oracle", selection={"samples": 2})
+    assert harness.run() == "succeeded"
+    found = lines(harness)
+    assert [(entry["sample"], entry["score"], entry["success"], entry["error_class"]) for entry in found] == [
+        (0, 1.0, True, "ok"),
+        (1, 1.0, True, "ok"),
+    ]
+    summary = json.loads((harness.ledger.folder / "summary.json").read_text())
+    assert summary["overall"]["mean_score"] == 1.0 and summary["overall"]["n_trials"] == 2
+    assert set(summary["by_family"]) == {"repair/sign/"} and summary["config"]["agent"] == "oracle" and summary["errors"] == {}
+    [(kind, told)] = heard.events
+    assert kind == "evaluation" and told["summary"] == summary and told["protocol"]["samples_per_task"] == 2
+    [result] = told["results"]
+    assert result["score"] == 1.0 and [entry["sample"] for entry in result["records"]] == [0, 1]
+    assert {data["evaluation"] for data in heard.of("started")} == {told["evaluation"]}
+
+
+def test_an_attempt_goes_on_where_the_one_before_it_broke_off(house):
+    first, _ = house(agent="oracle", selection={"samples": 2})
+    done, _ = first.trials
+    first.ledger.add({**_line(first, done), "score": 0.25})
+    first.ledger.add({**_line(first, first.trials[1]), "score": None})
+    with open(first.ledger.folder / "results.jsonl", "a") as file:
+        file.write('{"task_name": "demo/heat-rep')
+    second, heard = house(agent="oracle", selection={"samples": 2}, attempt="2")
+    assert second.run() == "succeeded" and heard.states == [("running", 1)]
+    assert [(entry["sample"], entry["score"]) for entry in lines(second)] == [(0, 0.25), (1, 1.0)], "ungraded ones are run again"
+    assert len(heard.of("started")) == 1
+
+
+def _line(harness, trial):
+    from runner.contract.termination import Termination
+    from runner.evaluation.trials import Ended, record
+
+    return record(trial, Ended("0" * 36, Termination.FINISHED, "", 0.0, 1.0, None, {}))
+
+
+def test_a_stop_ends_what_runs_and_keeps_what_ended(house):
+    harness, heard = house("#!/bin/sh\nsleep 600\n", agent="nop")
+    result = []
+    thread = threading.Thread(target=lambda: result.append(harness.run()))
+    thread.start()
+    deadline = time.monotonic() + 120
+    while not heard.of("started") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    harness.stop.ask("stop requested", 30.0)
+    thread.join(120)
+    assert result == ["stopped"] and heard.states[-1][0] == "stopping"
+    assert not heard.of("finished") and not heard.events and not (harness.ledger.folder / "summary.json").exists()
+
+
+def test_a_node_without_an_engine_refuses_before_anything_starts(house, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    harness, heard = house(agent="anchors", environment={"backend": "docker"})
+    with pytest.raises(Refused, match="daemon|engine") as refused:
+        harness.run()
+    assert refused.value.pointer == "/environment/backend" and not heard.episodes and not heard.states
+
+
+def test_another_bank_and_an_empty_selection_are_refused(house):
+    with pytest.raises(Refused, match="digest"):
+        house(agent="nop", environment={"version": "0" * 64})
+    with pytest.raises(Refused, match="no task is left after selection.task_glob"):
+        house(agent="nop", attempt="2", selection={"task_glob": "other/*"})
+
+
+def test_a_served_model_chooses_from_the_menu_and_its_words_are_counted(house, chat_server):
+    def reply(body):
+        options = numbered(body["messages"][-1]["content"])
+        wanted = (FIX["file"], FIX["label"], "keep the edit")
+        return next(options[option] for option in wanted if option in options)
+
+    url = chat_server(reply)
+    model = {"source": {"type": "served", "name": "m", "url": url}, "max_length": 4096}
+    harness, heard = house(agent="model", model=model, environment={"agent": {"type": "menu"}})
+    assert harness.run() == "succeeded"
+    [entry] = lines(harness)
+    assert (entry["score"], entry["agent"], entry["error_class"]) == (1.0, "menu", "ok") and entry["n_turns"] >= 2
+    assert entry["n_output_tokens"] == entry["n_turns"] and entry["prompt_chars"] > 0 and entry["traj_chars"] > entry["prompt_chars"]
+    assert [turn["author"] for turn in heard.of("turn")][:2] == ["environment", "student"]
+    [(_, told)] = heard.events
+    assert told["summary"]["config"]["model"]["is_base"] and told["label"] == "menu, base model"

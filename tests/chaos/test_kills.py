@@ -15,6 +15,7 @@ from tests.chaos.follower import Follower
 from tests.chaos.house import ChaosHouse, hold_down, until, visible_steps
 from tests.chaos.kills import DOCUMENT, KINDS, delivers, reach, stop_and_settle, strike, verdict
 from tests.controlplane.factories import make_points
+from tests.e2e.house import served
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -24,12 +25,8 @@ SOCKET_BACK_S = 5.0
 
 @pytest.fixture(scope="module")
 def house():
-    house = ChaosHouse()
-    try:
+    with served(ChaosHouse) as house:
         yield house
-    finally:
-        processes, folders = house.end()
-    assert (processes, folders) == ([], [])
 
 
 @pytest.fixture(scope="module")

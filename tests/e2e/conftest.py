@@ -5,7 +5,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from tests import system
 from tests.e2e.browsing import FLAGS, WIDE, Album, Watch
-from tests.e2e.house import PATIENCE_S, House
+from tests.e2e.house import PATIENCE_S, House, served
 
 FAILED = pytest.StashKey[str]()
 
@@ -22,12 +22,8 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="module")
 def house():
-    house = House()
-    try:
+    with served(House) as house:
         yield house
-    finally:
-        processes, folders = house.end()
-    assert (processes, folders) == ([], [])
 
 
 @pytest.fixture(scope="module")

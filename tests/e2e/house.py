@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from controlplane.env import CHECKOUT
@@ -91,3 +93,14 @@ def command(process: processes.Process) -> str:
         return (processes.PROC / str(process.pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+@contextmanager
+def served(kind: type[House]) -> Iterator[House]:
+    """A house of that kind while the block runs; afterwards nothing of it may be left, no process and no folder."""
+    house = kind()
+    try:
+        yield house
+    finally:
+        left = house.end()
+    assert left == ([], [])

@@ -55,7 +55,7 @@ class Checkpointer:
             raise
         self.last_seconds = time.perf_counter() - begin
         row |= {"path": str(path), "manifest": manifest, "metrics": self._metrics, "state": "complete", "reason": ""}
-        self.control.checkpoint(**row)
+        self.control.checkpoint(**row, trained_on=extra.get("trained_on", []))
         self.emitter.emit_points(step, {"timing_s/checkpoint": self.last_seconds})
         self._rows = {identifier: row}
         self._parent, self.saved_step = identifier, step

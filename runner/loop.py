@@ -21,11 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.assignment import Assignment, Bank
+from runner.assignment import Assignment, Bank, Refused
 from runner.checkpointing import Checkpointer
 from runner.contract.run_config import RolloutStage, RunConfig
 from runner.evaluation.evaluator import Evaluator, Occasion
 from runner.gang import Gang
+from runner.lineage import Lineage
+from runner.methods.gigpo_credit import without_signal
 from runner.policies.base import SamplingParams
 from runner.reporting.control import Control, NoControl
 from runner.reporting.emitter import Emitter
@@ -33,7 +35,7 @@ from runner.reporting.episodes import EpisodeReporter
 from runner.reporting.heartbeat import Heartbeat, StopRequest, Vitals
 from runner.reporting.metrics import Clock, container_metrics, in_words, throughput
 from runner.rollouts.dispatcher import Dispatcher
-from runner.rollouts.sampler import Sampler
+from runner.rollouts.sampler import Resampler, Sampler
 from runner.rollouts.types import TrainedSample
 from runner.rollouts.workflow import GroupWorkflow, seeded_order
 from runner.sync import WeightSync
@@ -66,6 +68,7 @@ class Loop:
         self.evaluated: set[int] = set()
         self.sampler: Sampler | None = None
         self.skipped: str | None = None
+        self.lineage = Lineage.after(self.config.environment.type, assignment.model_checkpoint)
         self.untold: tuple[Sequence[TrainedSample], int] = ((), 0)
         self.reported_seconds = 0.0
         self.dispatcher = Dispatcher(gang, assignment.attempt)
@@ -74,7 +77,7 @@ class Loop:
         self.episodes = EpisodeReporter(self.emitter, {task.key: task.domain for task in bank.train})
         self.evaluator = None
         if self.config.evaluation.type == "held_out":
-            self.evaluator = Evaluator(assignment, bank, self.dispatcher, self.emitter, lambda: self.stop.asked)
+            self.evaluator = Evaluator(assignment, bank, self.dispatcher, self.emitter, lambda: self.stop.asked, self.lineage)
 
     def run(self) -> str:
         """`succeeded`, or `stopped` with everything saved that the grace allowed."""
@@ -116,15 +119,34 @@ class Loop:
             return
         self._phase(f"stage {index}: {stage.type}")
         self.gang.wait(self.gang.ask_learner("begin_stage", index, self.bank.demonstrations if stage.type == "sft" else ()))
+        if stage.type == "sft":
+            self.lineage.learned(item.task for item in self.bank.demonstrations if not stage.kinds or item.kind in stage.kinds)
         self.stage_entered = index
         begun = {"stage": index, "type": stage.type, "first_step": self.step + 1, "policy_version": self.step}
         self.emitter.event("stage_started", self.step, begun)
 
     def _leave(self, index: int) -> None:
         checkpoint = self._save(index)
-        if self.evaluator:
-            self._evaluate(f"after stage {index}", index, checkpoint)
+        values = self._evaluate(f"after stage {index}", index, checkpoint) if self.evaluator else None
         self.emitter.event("stage_finished", self.step, {"stage": index, "step": self.step, "policy_version": self.step})
+        if values:
+            self._pass_gate(index, values)
+
+    def _pass_gate(self, index: int, values: dict[str, float]) -> None:
+        """Learning from rewards needs a first success. Raises Refused where the warm start gave none and the stage says stop.
+
+        Who resumes a run that was stopped here has decided.
+        """
+        gate = getattr(self.config.stages[index], "gate", "off")
+        success = values.get("val/success_rate", values.get("val/accuracy"))
+        if gate == "off" or success != 0 or index + 1 == len(self.config.stages):
+            return
+        told = f"no held-out task succeeded after stage {index}, so that stage {index + 1} would learn from hardly any reward"
+        self.emitter.event("note", self.step, {"text": told})
+        self.emitter.log("warning", f"{told}; lengthen the warm start")
+        resumed = self.assignment.resume
+        if gate == "stop" and not (resumed and resumed.step == self.step):
+            raise Refused(f"{told}; lengthen it, or resume the run to go on all the same", f"/stages/{index}/gate", gate)
 
     # ------------------------------------------------------------ a step
     def _make_step(self, stage: int, step: int, last: int) -> None:
@@ -143,12 +165,13 @@ class Loop:
         self._after_step(stage, step, last)
 
     def _after_step(self, stage: int, step: int, last: int) -> None:
-        """Checkpoint and evaluate inside a stage; its end has its own."""
+        """Checkpoint and evaluate inside a stage; its end has its own. What is evaluated is saved first, so that no peak is lost."""
+        if step == last:
+            return
         every, evaluation = self.config.checkpoints.every_steps, self.config.evaluation
-        checkpoint = None
-        if step != last and every and step % every == 0:
-            checkpoint = self._save(stage)
-        if step != last and self.evaluator and evaluation.every_steps and step % evaluation.every_steps == 0:
+        evaluated = self.evaluator and evaluation.every_steps and step % evaluation.every_steps == 0
+        checkpoint = self._save(stage) if evaluated or (every and step % every == 0) else None
+        if evaluated:
             self._evaluate(f"step {step}", stage, checkpoint)
 
     def _sft_step(self, step: int) -> dict[str, float]:
@@ -159,6 +182,7 @@ class Loop:
         """Sample and grade, credit and learn, sync. Episodes are told of while the learner learns, what it made of them in the next step."""
         batch = self.sampler.batch(step, clock)
         learning = self.gang.learn(step, [outcome.sample for outcome in batch.outcomes])
+        self.lineage.learned(outcome.sample.task for outcome in batch.outcomes)
         with clock.measure("report_aside"):
             self._tell_trained()
             self.episodes.all_ended(batch.outcomes)
@@ -169,7 +193,7 @@ class Loop:
         with clock.measure("sync"):
             difference = self.sync.push(step)
         self.untold = (report.samples, step)
-        told = {"episode/refilled": float(batch.replaced), "weight_sync/probe_difference": difference}
+        told = {"episode/refilled": float(batch.replaced), "episode/batches": float(batch.draws), "weight_sync/probe_difference": difference}
         return {**report.metrics, **container_metrics(batch.outcomes), **told}
 
     def _tell_trained(self) -> None:
@@ -186,19 +210,23 @@ class Loop:
         workflow = GroupWorkflow(tasks, stage.batch_size, stage.group_size, config.seed, first)
         sampling = SamplingParams(config.sampling.temperature, config.sampling.top_p, config.sampling.max_new_tokens)
         self.sync.push(self.step)
-        return Sampler(workflow, self.dispatcher, self.episodes, index, config.seed, stage.max_staleness, sampling, first + stage.steps - 1)
+        about = (workflow, self.dispatcher, self.episodes, index, config.seed, stage.max_staleness, sampling, first + stage.steps - 1)
+        if stage.type == "gigpo" and stage.equal_groups.type == "resample":
+            return Resampler(*about, silent=without_signal, max_draws=stage.equal_groups.max_batches)
+        return Sampler(*about)
 
     # ------------------------------------------------------------ around steps
-    def _evaluate(self, label: str, stage: int, checkpoint: str | None = None) -> None:
+    def _evaluate(self, label: str, stage: int, checkpoint: str | None = None) -> dict[str, float] | None:
         """Score the current version, unless it was scored under another label: equal weights and draws give equal scores."""
         if self.step in self.evaluated or self.stop.asked:
-            return
+            return None
         self._phase(f"evaluating {label}")
         self.sync.push(self.step)
         values = self.evaluator.evaluate(Occasion(label, stage, self.step, self.step, checkpoint))
         if values is not None:
             self.evaluated.add(self.step)
             self.checkpointer.scored(checkpoint, values)
+        return values
 
     def _restore(self) -> int:
         """Put learner and driver back to the checkpoint; returns the stage to go on with."""
@@ -207,6 +235,7 @@ class Loop:
         extra = self.gang.wait(self.gang.ask_learner("restore", path, self.bank.demonstrations))
         self.step, self.stage_entered = extra["step"], extra["stage"]
         self.evaluated = set(extra["evaluated"])
+        self.lineage.resumed(extra.get("trained_on", ()))
         self.around.vitals.step = self.step
         self.checkpointer.resumed(self.assignment.resume.checkpoint, self.step)
         stage = self.config.stages[self.stage_entered]
@@ -235,7 +264,7 @@ class Loop:
             self.emitter.log("warning", f"no time to save step {self.step} in {self.stop.seconds_left:.0f} s; {lost}")
 
     def _extra(self) -> dict[str, Any]:
-        return {"step": self.step, "stage": self.stage_entered, "evaluated": sorted(self.evaluated)}
+        return {"step": self.step, "stage": self.stage_entered, "evaluated": sorted(self.evaluated), "trained_on": self.lineage.tasks}
 
     def _phase(self, phase: str) -> None:
         self.around.vitals.phase = phase

@@ -54,7 +54,8 @@ class Task(Document):
 class Demonstration(Document):
     """Text for a warm start. With `prompt` null every token is trained, else only the completion.
 
-    `history` holds what was said before the prompt, user and assistant in turn; it is left out of the file where there is none.
+    `history` holds what was said before the prompt, user and assistant in turn; `task` is the key of the task whose gold it is. Both
+    are left out of the file where there is none.
     """
 
     record: Literal["demonstration"] = "demonstration"
@@ -64,12 +65,12 @@ class Demonstration(Document):
     prompt: str | None = None
     completion: str = Field(min_length=1)
     history: list[str] = []
+    task: str = Field("", max_length=200)
 
     @model_serializer(mode="wrap")
-    def _without_empty_history(self, serialise):
-        # Banks written before there was a history keep their digest.
-        document = serialise(self)
-        return document if self.history else {key: value for key, value in document.items() if key != "history"}
+    def _without_what_is_empty(self, serialise):
+        # Banks written before these fields were there keep their digest.
+        return {key: value for key, value in serialise(self).items() if value or key not in ("history", "task")}
 
 
 Record = Annotated[Task | Demonstration, Field(discriminator="record")]

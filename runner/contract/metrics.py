@@ -90,7 +90,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("gigpo/dropped_groups", "Dropped groups", "groups with fewer than two episodes left", "groups", "batch", "down", "reward"),
     Metric("gigpo/floored_deviations", "Floored deviations", "standard deviations that min_std replaced", "", "batch", "down", "reward"),
     Metric("gigpo/missing_anchors", "Turns without a state", "turns whose environment did not tell the state", "turns", "batch", "down", "reward"),
-    Metric("gigpo/batches", "Batches drawn", "batches sampled for the step, fresh ones for groups without signal included", "batches", "batch", "down", "speed"),
+    Metric("episode/batches", "Batches drawn", "batches sampled for the step, fresh ones for groups without signal included", "batches", "batch", "down", "speed"),
     # -- lengths
     Metric("response_length/mean", "Response length, mean", "mean of response tokens", "tokens", "all episodes", "none", "length", aliases=("completions/mean_length",)),
     Metric("response_length/p90", "Response length, p90", "90th percentile of response tokens", "tokens", "all episodes", "none", "length"),
@@ -196,6 +196,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("val/forced_choice", "Held-out forced choice", "tasks whose key has the highest log-prob / held-out tasks", "", "held-out tasks", "up", "held out"),
     Metric("val/without_question", "Held-out forced choice, question hidden", "tasks whose key has the highest log-prob among the options alone / held-out tasks", "", "held-out tasks", "none", "held out"),
     Metric("val/parsed_fraction", "Held-out answers parsed", "answers that could be read / held-out tasks", "", "held-out tasks", "up", "held out"),
+    Metric("val/success_rate", "Held-out success", "episodes that reached the full score / graded held-out episodes", "", "graded held-out episodes", "up", "held out"),
+    Metric("val/success_rate/{reason}", "Held-out success, {reason}", "the same over one topic", "", "graded held-out episodes of that topic", "up", "held out"),
+    Metric("val/success_rate_of/{reason}", "Held-out success, task {reason}", "the same over one task type", "", "graded held-out episodes of that task type", "up", "held out"),
+    Metric("val/success_rate_low", "Held-out success, lower bound", "Wilson's 95 % interval", "", "graded held-out episodes", "up", "held out"),
+    Metric("val/success_rate_high", "Held-out success, upper bound", "Wilson's 95 % interval", "", "graded held-out episodes", "up", "held out"),
+    Metric("val/score_mean", "Held-out score", "mean over episodes of the final score / 10, failures as they are", "", "graded held-out episodes", "up", "held out"),
+    Metric("val/score_mean_clip0", "Held-out score, failures as 0", "the same with negative scores as 0", "", "graded held-out episodes", "up", "held out"),
+    Metric("val/score_best_mean", "Held-out best score", "mean over episodes of the best score reached / 10", "", "graded held-out episodes", "up", "held out"),
+    Metric("val/test_score_rowweighted", "Held-out score, by turns", "mean of the final score / 10 over turns, as published: long episodes weigh more", "", "turns of graded held-out episodes", "up", "held out"),
+    Metric("val/n_effective", "Held-out episodes graded", "held-out episodes with a score", "episodes", "held-out episodes", "up", "held out"),
+    Metric("val/effective_fraction", "Held-out episodes graded, share", "held-out episodes with a score / planned", "", "held-out episodes", "up", "held out",
+           (Rule("below", 0.95, for_steps=1, advice="The pass is incomplete and no checkpoint is the best by it; look at the environment's errors."),)),
     Metric("val/accuracy/{reason}", "Held-out accuracy, {reason}", "correct / tasks of that domain", "", "graded held-out tasks of that domain", "up", "held out"),
     Metric("val/forced_choice/{reason}", "Held-out forced choice, {reason}", "key has highest log-prob / tasks of that domain", "", "held-out tasks of that domain", "up", "held out"),
 )
@@ -227,8 +239,21 @@ REPAIR_DASHBOARD: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """The 2 × 4 that a container run's page opens with; the effective sample size is a health tile."""
 
-TRACKED: tuple[str, ...] = ("termination/finished/score_mean", "critic/score/mean", "val/accuracy", "val/forced_choice")
+TRACKED: tuple[str, ...] = (
+    "termination/finished/score_mean",
+    "critic/score/mean",
+    "val/accuracy",
+    "val/forced_choice",
+    "val/success_rate",
+    "val/score_mean",
+    "val/score_mean_clip0",
+    "val/success_rate/{reason}",
+)
 """Metrics whose best checkpoint is kept."""
+
+EFFECTIVE = "val/effective_fraction"
+MIN_EFFECTIVE = 0.95
+"""A held-out pass in which fewer of its episodes could be graded is incomplete: no checkpoint is the best by it."""
 
 # A run that makes no step for max(this, 5 × its median step) seconds is called stalled.
 STALL_SECONDS = 300.0
@@ -258,6 +283,12 @@ def lookup(name: str) -> Metric | None:
         if found := pattern.match(name):
             return Metric(**{**metric.__dict__, "name": name, "title": metric.title.replace("{reason}", found.group(1).replace("_", " "))})
     return None
+
+
+@cache
+def is_tracked(name: str) -> bool:
+    """Whether the best checkpoint by this metric is kept."""
+    return any(re.fullmatch(re.escape(form).replace(r"\{reason\}", "[^/]+"), name) for form in TRACKED)
 
 
 def canonical_name(name: str) -> str:

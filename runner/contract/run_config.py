@@ -300,6 +300,9 @@ class SftStage(Document):
     batch_size: int = setting(64, "Demonstrations per optimizer step.", ge=1, le=1_000_000)
     micro_batch_tokens: int = setting(8192, "Packed tokens per forward pass; bounds memory.", ge=64, le=2**26, level="advanced", unit="tokens")
     kinds: list[str] = setting([], "Kinds of demonstrations to use; empty uses all.", level="advanced")
+    gate: Literal["off", "warn", "stop"] = setting(
+        "warn", "When held-out success after this stage is 0 and another stage follows: go on, say so, or stop until the run is resumed."
+    )
     optimizer: Optimizer = setting(Optimizer(learning_rate=1e-3), "How the weights move.")
 
 
@@ -485,12 +488,50 @@ class HeldOutEvaluation(Document):
 Evaluation = Annotated[NoEvaluation | HeldOutEvaluation, Field(discriminator="type")]
 
 
+class PruneByKind(Document):
+    """Adapters: all until the run ends, then what a rule pins and the best three by each metric. Full weights: what a rule pins."""
+
+    type: Literal["auto"] = "auto"
+
+
+class PruneNothing(Document):
+    """Keep every checkpoint."""
+
+    type: Literal["all"] = "all"
+
+
+class PruneUnpinned(Document):
+    """Keep what a rule pins: the newest, the final one, the best by each metric, and what people pinned."""
+
+    type: Literal["pinned"] = "pinned"
+
+
+class PruneBetween(Document):
+    """Keep what a rule pins, and one every so many steps."""
+
+    type: Literal["every"] = "every"
+    steps: int = setting(100, "Keep checkpoints whose step is a multiple of this.", ge=1, le=10_000_000, unit="steps")
+
+
+class PruneBelowTop(Document):
+    """Keep what a rule pins, and the best few by each tracked metric."""
+
+    type: Literal["top"] = "top"
+    n: int = setting(3, "Checkpoints to keep by each metric.", ge=1, le=1000)
+
+
+Prune = Annotated[PruneByKind | PruneNothing | PruneUnpinned | PruneBetween | PruneBelowTop, Field(discriminator="type")]
+
+
 class Checkpoints(Document):
     """When weights and optimizer state are written, and which are kept."""
 
-    every_steps: int | None = setting(None, "Every n steps; null only at stage ends and on stop.", ge=1, le=10_000_000, unit="steps")
+    every_steps: int | None = setting(
+        None, "Every n steps; null only at stage ends, on stop, and with each evaluation.", ge=1, le=10_000_000, unit="steps"
+    )
     keep_last: int = setting(2, "Newest complete ones to keep.", ge=1, le=100_000)
     keep_best: bool = setting(True, "Keep the best by every tracked metric.")
+    prune: Prune = setting(PruneByKind(), "Which others are deleted.", level="advanced")
 
 
 class Resources(Document):

@@ -43,14 +43,14 @@ class CheckpointState(StrEnum):
 
 
 _ATTEMPT_ENDS = {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.STOPPED, AttemptState.LOST}
-_RUN_ENDS = {RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.LOST}
+RUN_ENDS = {RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.LOST}
 
 TRANSITIONS: dict[type[StrEnum], dict[StrEnum, set]] = {
     RunState: {
         RunState.DRAFT: {RunState.QUEUED},
         RunState.QUEUED: {RunState.ACTIVE, RunState.STOPPED},
-        RunState.ACTIVE: _RUN_ENDS,
-        **{end: {RunState.QUEUED} for end in _RUN_ENDS},
+        RunState.ACTIVE: RUN_ENDS,
+        **{end: {RunState.QUEUED} for end in RUN_ENDS},
     },
     AttemptState: {
         AttemptState.GRANTED: {AttemptState.STARTING, AttemptState.FAILED, AttemptState.STOPPED, AttemptState.LOST},
@@ -82,4 +82,4 @@ def is_allowed(source: StrEnum, target: StrEnum) -> bool:
 
 def is_final(state: StrEnum) -> bool:
     """Whether `state` is an end: nothing follows, or, for a run, only a new attempt."""
-    return state in _RUN_ENDS or state in _ATTEMPT_ENDS or not TRANSITIONS[type(state)][state]
+    return state in RUN_ENDS or state in _ATTEMPT_ENDS or not TRANSITIONS[type(state)][state]

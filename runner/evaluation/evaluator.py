@@ -10,6 +10,7 @@ from runner.contract.run_config import HeldOutEvaluation
 from runner.contract.baselines import choice_baselines
 from runner.evaluation.protocol import protocol_document
 from runner.evaluation.scores import Result, metrics, summarise
+from runner.lineage import Lineage
 from runner.policies.base import SamplingParams
 from runner.reporting.emitter import Emitter
 from runner.reporting.episodes import EpisodeReporter
@@ -36,7 +37,16 @@ class Occasion:
 class Evaluator:
     """Scores the current weights of the workers. `stopping` is asked between rounds."""
 
-    def __init__(self, assignment: Assignment, bank: Bank, dispatcher: Dispatcher, emitter: Emitter, stopping: Callable[[], bool]):
+    def __init__(
+        self,
+        assignment: Assignment,
+        bank: Bank,
+        dispatcher: Dispatcher,
+        emitter: Emitter,
+        stopping: Callable[[], bool],
+        lineage: Lineage | None = None,
+    ):
+        self.lineage = lineage or Lineage(assignment.config.environment.type)
         self.assignment, self.bank, self.workers, self.dispatcher = assignment, bank, dispatcher.workers, dispatcher
         self.emitter, self.stopping = emitter, stopping
         self.settings: HeldOutEvaluation = assignment.config.evaluation
@@ -53,11 +63,20 @@ class Evaluator:
         forced = self._forced_choices() if self.settings.forced_choice else {}
         blind = self._forced_choices(without_question=True) if self.settings.without_question else {}
         results = [_result(task, outcomes[task.key], forced.get(task.key), blind.get(task.key)) for task in self.tasks]
-        summary = summarise(results)
+        summary = summarise(results) | self._overlap(occasion)
         self.emitter.event("evaluation", occasion.step, self._document(evaluation, occasion, summary, results))
         values = metrics(summary)
         self.emitter.emit_points(occasion.step, values)
         return values
+
+    def _overlap(self, occasion: Occasion) -> dict[str, int]:
+        """How many of the tasks the weights have learned from: such a pass is no held-out score, and says so."""
+        seen = self.lineage.overlap(task.key for task in self.tasks)
+        if not seen:
+            return {}
+        told = f"evaluation {occasion.label!r}: {len(seen)} of {len(self.tasks)} tasks were trained on by these weights, {seen[0]} among them"
+        self.emitter.log("warning", f"{told}; choose another eval_split, or a model that has not seen them")
+        return {"trained_on": len(seen)}
 
     def _generate(self, evaluation: str, occasion: Occasion) -> dict[str, Outcome] | None:
         """The last outcome of each task."""
@@ -106,5 +125,9 @@ def _rounds(orders: Sequence[EpisodeOrder], size: int) -> Iterator[Sequence[Epis
 
 
 def _result(task: Task, outcome: Outcome, forced: float | None, without_question: float | None) -> Result:
-    sample = outcome.sample
-    return Result(task.key, task.domain, task.level, sample.reward, forced, sample.parsed, outcome.order.episode, without_question)
+    sample, told = outcome.sample, outcome.evidence
+    score, scores = sample.reward, {}
+    if score is not None and "success" in told:
+        score, scores = float(told["success"]), {"final": told["final_score"] / 10, "best": told["best_score"] / 10}
+    about = (task.key, task.domain, task.level, score, forced, sample.parsed, outcome.order.episode, without_question)
+    return Result(*about, **scores, turns=sample.turns)

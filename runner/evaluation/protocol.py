@@ -11,6 +11,7 @@ def protocol_document(config: RunConfig, evaluation: HeldOutEvaluation, tasks: S
     """Everything that decides a held-out score but the weights and the draws. `tasks` names the set, whatever its order."""
     return {
         **_containers(config),
+        **_simulator(config),
         "environment": config.environment.type,
         "bank": config.environment.bank,
         "bank_digest": bank_digest,
@@ -23,6 +24,16 @@ def protocol_document(config: RunConfig, evaluation: HeldOutEvaluation, tasks: S
         "max_new_tokens": config.sampling.max_new_tokens,
         "forced_choice": evaluation.forced_choice,
     }
+
+
+# What decides a score in a simulator beside tasks and sampling: what is simplified, when it ends, and what the prompt tells.
+SIMULATOR = {"simplification", "max_actions", "history_length", "context", "hints", "ambiguity", "failure_reward"}
+
+
+def _simulator(config: RunConfig) -> dict[str, Any]:
+    if config.environment.type != "scienceworld":
+        return {}
+    return {**config.environment.model_dump(mode="json", include=SIMULATOR), "max_length": config.model.max_length}
 
 
 def _containers(config: RunConfig) -> dict[str, Any]:

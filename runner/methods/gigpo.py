@@ -13,11 +13,20 @@ from typing import Any
 import numpy as np
 
 from runner.contract.run_config import GigpoStage
-from runner.contract.termination import HANDLING
 from runner.learning.filters import enforced_filter, matched_filters
 from runner.learning.health import Metrics, spread
 from runner.methods.base import SequenceResult
-from runner.methods.gigpo_credit import GroupCredit, GroupRows, anchor_hash, anchor_of, credit_group, describe, step_group_metrics
+from runner.methods.gigpo_credit import (
+    GroupCredit,
+    GroupRows,
+    anchor_hash,
+    anchor_of,
+    credit_group,
+    describe,
+    earned,
+    step_group_metrics,
+    step_rewards,
+)
 from runner.methods.grpo import Credited, Grpo, GrpoPlan, mask_reason
 from runner.rollouts.types import Sample, TrainedSample, TurnRow
 from runner.rollouts.workflow import STREAM_MINI_BATCHES
@@ -104,18 +113,6 @@ def mini_batches(count: int, rows: Sequence[int], size: int, seed: int, step: in
     return batches
 
 
-def step_rewards(sample: Sample) -> list[float] | None:
-    """Rewards of the sample's turns; None when it takes no part.
-
-    Where the environment rewards whole episodes only, the grade is the last turn's.
-    """
-    if HANDLING[sample.termination].train in ("dropped", "masked") or not sample.rows:
-        return None
-    if all(row.reward is None for row in sample.rows):
-        return None if sample.reward is None else [0.0] * (len(sample.rows) - 1) + [sample.reward]
-    return [row.reward or 0.0 for row in sample.rows]
-
-
 def group_of(members: list[Sample], stage: GigpoStage) -> Group:
     """The turns of a group's episodes, end to end, with their credit."""
     rows = GroupRows(
@@ -187,18 +184,4 @@ def _states(group: Group) -> tuple:
 
 def equal_scores(group: Group) -> bool:
     """Whether all its episodes, two at least, earned the same."""
-    return len(group.members) > 1 and len({_earned(member) for member in group.members}) == 1
-
-
-def without_signal(samples: Sequence[Sample]) -> set[int]:
-    """Groups whose episodes all earned the same, or of which fewer than two can be compared: what dynamic sampling replaces."""
-    earned: dict[int, set[float]] = {sample.group: set() for sample in samples}
-    for sample in samples:
-        if step_rewards(sample) is not None:
-            earned[sample.group].add(_earned(sample))
-    return {group for group, sums in earned.items() if len(sums) < 2}
-
-
-def _earned(sample: Sample) -> float:
-    # Rounded, because equal rewards in another order add up to another last bit.
-    return round(float(np.sum(step_rewards(sample))), 9)
+    return len(group.members) > 1 and len({earned(member) for member in group.members}) == 1

@@ -21,7 +21,9 @@ import numpy as np
 from runner.contract.run_config import GigpoStage
 from runner.environments.base import Situation
 from runner.environments.canonical_text import canonical
+from runner.contract.termination import HANDLING
 from runner.learning.advantages import STD_FLOOR
+from runner.rollouts.types import Sample
 
 _canonical = lru_cache(maxsize=8192)(canonical)
 
@@ -100,6 +102,34 @@ def relative(values: np.ndarray, statistic: np.ndarray, stage: GigpoStage) -> tu
         return centred, False
     deviation = statistic.std(ddof=1)
     return centred / (max(deviation, stage.min_std) + STD_FLOOR), bool(0 < deviation < stage.min_std)
+
+
+# ---------------------------------------------------------------- episodes
+def step_rewards(sample: Sample) -> list[float] | None:
+    """Rewards of the sample's turns; None when it takes no part.
+
+    Where the environment rewards whole episodes only, the grade is the last turn's.
+    """
+    if HANDLING[sample.termination].train in ("dropped", "masked") or not sample.rows:
+        return None
+    if all(row.reward is None for row in sample.rows):
+        return None if sample.reward is None else [0.0] * (len(sample.rows) - 1) + [sample.reward]
+    return [row.reward or 0.0 for row in sample.rows]
+
+
+def without_signal(samples: Sequence[Sample]) -> set[int]:
+    """Groups whose episodes all earned the same, or of which fewer than two can be compared: what dynamic sampling replaces."""
+    sums: dict[int, set[float]] = {sample.group: set() for sample in samples}
+    for sample in samples:
+        if step_rewards(sample) is not None:
+            sums[sample.group].add(earned(sample))
+    return {group for group, found in sums.items() if len(found) < 2}
+
+
+def earned(sample: Sample) -> float:
+    """S, on the environment's own rewards, of a sample that takes part."""
+    # Rounded, because equal rewards in another order add up to another last bit.
+    return round(float(np.sum(step_rewards(sample))), 9)
 
 
 # ---------------------------------------------------------------- states

@@ -10,7 +10,7 @@ from typing import Iterator, Sequence
 
 import numpy as np
 
-from runner.contract.metrics import TRACKED
+from runner.contract.metrics import EFFECTIVE, is_tracked
 from runner.contract.termination import Termination
 from runner.rollouts.episodes import Outcome
 
@@ -74,7 +74,7 @@ def container_metrics(outcomes: Sequence[Outcome]) -> Metrics:
 
 def tracked(metrics: Metrics) -> Metrics:
     """What a checkpoint is remembered by."""
-    return {name: metrics[name] for name in TRACKED if name in metrics}
+    return {name: value for name, value in metrics.items() if is_tracked(name) or name == EFFECTIVE}
 
 
 _SPOKEN = (

@@ -58,6 +58,17 @@ class GroupWorkflow:
         chosen = draw(len(self.tasks), self.seed, STREAM_TASKS, (step - self.first_step) * groups, groups)
         return [EpisodePlan(self.tasks[task], group, index, step) for group, task in enumerate(chosen) for index in range(self.group_size)]
 
+    def fresh(self, step: int, draw: int, count: int) -> list[EpisodePlan]:
+        """`count` further groups for step `step`, as its draw number `draw` ≥ 1; their numbers follow those of the draws before."""
+        order = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, STREAM_RESAMPLE, step, draw])))
+        chosen = order.permutation(len(self.tasks))[np.arange(count) % len(self.tasks)]
+        first = draw * (self.batch_size // self.group_size)
+        return [
+            EpisodePlan(self.tasks[int(task)], first + number, index, step)
+            for number, task in enumerate(chosen)
+            for index in range(self.group_size)
+        ]
+
 
 @dataclass(frozen=True)
 class ReplayWorkflow:

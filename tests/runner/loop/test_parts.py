@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections import namedtuple
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +25,7 @@ from runner.reporting.exit_record import exit_record, write_exit_record
 from runner.reporting.metrics import Clock, in_words, throughput, tracked
 from runner.rollouts.dispatcher import Dispatcher, lost_outcome
 from runner.rollouts.episodes import WorkerBatch
-from runner.rollouts.sampler import Sampler
+from runner.rollouts.sampler import Resampler, Sampler
 from runner.rollouts.workflow import GroupWorkflow
 from runner.sync import WeightSync, WeightSyncError
 
@@ -243,6 +244,7 @@ class Recorder:
         self.sent, self.cancelled_orders, self.reported = [], [], []
 
     count = 2
+    emitter = SimpleNamespace(together=nullcontext)
 
     def started(self, order, worker, version):
         self.sent.append((order.step, version))
@@ -304,6 +306,37 @@ def test_episodes_staler_than_the_bound_are_reported_and_not_learned_from():
     with pytest.raises(RuntimeError, match="raise max_staleness"):
         sampler.batch(3, Clock())
     assert len(recorder.reported) == 4
+
+
+def resampler_of(silent_draws, max_draws):
+    """Groups of a step's first `silent_draws` draws have no signal, but for group 0."""
+    recorder = Recorder()
+    recorder.version = 0
+    per_draw = 2
+    workflow = GroupWorkflow(["a", "b", "c"], 4, 2, 1, 1)
+
+    def silent(samples):
+        return {sample.group for sample in samples if sample.group and sample.group // per_draw < silent_draws}
+
+    return Resampler(workflow, Dispatcher(recorder, "7"), recorder, 0, 1, 0, SamplingParams(), 5, silent=silent, max_draws=max_draws), recorder
+
+
+def test_groups_without_signal_are_replaced_by_fresh_ones_and_reported():
+    sampler, recorder = resampler_of(silent_draws=2, max_draws=10)
+    batch = sampler.batch(1, Clock())
+    assert [outcome.order.group for outcome in batch.outcomes] == [0, 0, 4, 4] and batch.draws == 3
+    assert [outcome.order.group for outcome in recorder.reported] == [1, 1, 2, 2], "what was replaced is told, once"
+    assert len({outcome.order.seed for outcome in batch.outcomes}) == 4
+    again, _ = resampler_of(silent_draws=2, max_draws=10)
+    assert [outcome.order for outcome in again.batch(1, Clock()).outcomes] == [outcome.order for outcome in batch.outcomes]
+
+
+def test_the_last_draw_keeps_everything():
+    sampler, recorder = resampler_of(silent_draws=99, max_draws=3)
+    batch = sampler.batch(1, Clock())
+    assert [outcome.order.group for outcome in batch.outcomes] == [0, 0, 4, 4] and batch.draws == 3 and len(recorder.reported) == 4
+    with_signal, recorder = resampler_of(silent_draws=0, max_draws=3)
+    assert with_signal.batch(1, Clock()).draws == 1 and not recorder.reported
 
 
 # ---------------------------------------------------------------- metrics of a step

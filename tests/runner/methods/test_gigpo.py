@@ -10,7 +10,8 @@ from runner.contract.run_config import GigpoStage
 from runner.contract.termination import Termination
 from runner.environments.base import Situation
 from runner.methods.base import SequenceResult
-from runner.methods.gigpo import Gigpo, mini_batches, without_signal
+from runner.methods.gigpo import Gigpo, mini_batches
+from runner.methods.gigpo_credit import without_signal
 from runner.rollouts.types import SampleBuilder, TurnRow
 
 CRASHED, BROKEN, CUT = Termination.ENV_CRASH, Termination.VERIFIER_ERROR, Termination.MAX_TURNS_EXCEEDED

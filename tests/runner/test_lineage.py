@@ -1,0 +1,27 @@
+"""Lineage of weights: kept over runs, and told where it meets what is held out."""
+
+import json
+
+from runner.lineage import Lineage, inherited
+
+
+def test_it_grows_and_goes_on_from_the_checkpoint_it_came_from(tmp_path):
+    first = Lineage("scienceworld")
+    first.learned(["4-2/1", "4-2/0", "4-2/1", ""])
+    assert first.tasks == ["scienceworld/4-2/0", "scienceworld/4-2/1"]
+    (tmp_path / "driver.json").write_text(json.dumps({"step": 3, "trained_on": first.tasks}))
+    second = Lineage.after("scienceworld", tmp_path)
+    second.learned(["7-1/0"])
+    assert second.overlap(["7-1/0", "7-1/1", "4-2/0"]) == ["7-1/0", "4-2/0"]
+    assert first.overlap(["7-1/0"]) == [], "the parent has not learned what its child did"
+
+
+def test_of_a_model_from_elsewhere_nothing_is_known(tmp_path):
+    assert Lineage.after("quiz", None).tasks == [] == inherited(tmp_path)
+    (tmp_path / "driver.json").write_text("{}")
+    assert inherited(tmp_path) == []
+
+
+def test_equal_keys_of_another_environment_are_other_tasks(tmp_path):
+    (tmp_path / "driver.json").write_text(json.dumps({"trained_on": ["quiz/a"]}))
+    assert Lineage.after("sciknoweval", tmp_path).overlap(["a"]) == []

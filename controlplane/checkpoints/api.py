@@ -11,7 +11,7 @@ from pydantic import StrictBool
 
 from controlplane.api.pagination import Page, Paging
 from controlplane.api.schemas import Input
-from controlplane.checkpoints import selectors, services
+from controlplane.checkpoints import peaks, selectors, services
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.runs.models import Run
 
@@ -45,6 +45,15 @@ class CheckpointOut(Schema):
 
 class CheckpointDetail(CheckpointOut):
     manifest: dict[str, Any]
+    trained_on: list[str] = Field(description="Tasks that its lineage trained on; none of them is held out for it.")
+
+
+class LostPeakOut(Schema):
+    metric: str
+    step: int
+    value: float
+    held_step: int | None = Field(description="Step of the best checkpoint that is left.")
+    held: float | None
 
 
 class CheckpointChange(Input):
@@ -55,7 +64,13 @@ class CheckpointChange(Input):
 def list_checkpoints(request: HttpRequest, run_id: UUID, paging: Query[Paging]):
     """Newest first; deleted ones stay in the list, because lineage outlives files."""
     run = get_object_or_404(Run.objects.for_user(request.user), pk=run_id)
-    return paging.page(selectors.for_run(run).defer("manifest"), "-created_at", "-id")
+    return paging.page(selectors.for_run(run).defer("manifest", "trained_on"), "-created_at", "-id")
+
+
+@router.get("/runs/{uuid:run_id}/lost-peaks", response=list[LostPeakOut])
+def list_lost_peaks(request: HttpRequest, run_id: UUID):
+    """Held-out metrics whose best value no checkpoint on disk comes up to."""
+    return peaks.lost_peaks(get_object_or_404(Run.objects.for_user(request.user), pk=run_id))
 
 
 @router.get("/checkpoints/{uuid:checkpoint_id}", response=CheckpointDetail)

@@ -30,6 +30,8 @@ class Checkpoint(models.Model):
     manifest = models.JSONField(default=dict)
     manifest_hash = models.CharField(max_length=64, blank=True)
     metrics = models.JSONField(default=dict)
+    # Tasks that its lineage trained on, as `<environment>/<key>` (runner.lineage).
+    trained_on = models.JSONField(default=list, db_default=[])
     kept_because = ArrayField(models.CharField(max_length=120), default=list)
     pinned_by = models.ForeignKey("accounts.User", models.SET_NULL, null=True, blank=True, related_name="+")
     pinned_at = models.DateTimeField(null=True, blank=True)

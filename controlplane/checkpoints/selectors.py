@@ -3,10 +3,11 @@
 import json
 from uuid import UUID
 
+from controlplane.checkpoints import peaks
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.checkpoints.retention import Item, plan
+from controlplane.checkpoints.retention import Rules, plan
 from controlplane.runs.models import OPEN_ATTEMPT, Attempt, Run
-from runner.contract.states import CheckpointState, RunState
+from runner.contract.states import RUN_ENDS, CheckpointState, RunState
 
 
 def for_run(run: Run):
@@ -38,15 +39,24 @@ def resume_point(run: Run) -> Checkpoint | None:
 def retention_plan(run: Run) -> list[tuple[Checkpoint, list[str]]]:
     """Each complete checkpoint with the reasons that keep it, newest first; no reason means the next pass deletes it."""
     rows = {row.pk: row for row in Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE)}
-    rules = json.loads(bytes(run.config))["checkpoints"]
-    items = [Item(row.pk, row.step, row.completed_at, row.metrics, row.pinned_at is not None) for row in rows.values()]
-    reasons = plan(items, rules["keep_last"], rules["keep_best"], in_use(run, rows))
+    if not rows:
+        return []
+    scores = peaks.stored_scores(run)
+    reasons = plan([peaks.item_of(row, scores) for row in rows.values()], rules_of(run), in_use(run, rows))
     return [(rows[key], because) for key, because in reasons.items()]
+
+
+def rules_of(run: Run) -> Rules:
+    """What the run's document asks to keep; documents from before there was a choice prune what no rule pins."""
+    asked = json.loads(bytes(run.config))["checkpoints"]
+    prune = asked.get("prune", {"type": "pinned"})
+    return Rules(asked["keep_last"], asked["keep_best"], prune, over=run.state in RUN_ENDS, succeeded=run.state == RunState.SUCCEEDED)
 
 
 def in_use(run: Run, candidates) -> set:
     """Checkpoints that something still begins from: an open, a fixed or the next possible attempt of the run, or another run's model."""
-    point = resume_point(run)
+    # Of a run that succeeded nothing goes on by itself; its last one is kept by rule.
+    point = resume_point(run) if run.state != RunState.SUCCEEDED else None
     begun = {point.pk} if point else set()
     begun |= set(Attempt.objects.filter(run=run, state__in=OPEN_ATTEMPT, resumed_from__isnull=False).values_list("resumed_from", flat=True))
     fixed = run.events.filter(kind="requeued").last() if run.state == RunState.QUEUED else None

@@ -1,9 +1,12 @@
 """Writes over checkpoints: what the runner reports, what is believed of it, what is kept, what is removed."""
 
+import json
 import math
 import shutil
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from celery import current_app
 from django.db import transaction
@@ -17,6 +20,7 @@ from controlplane.checkpoints.models import Checkpoint
 from controlplane.runs.changes import announce, append_event, lock_run
 from controlplane.runs.models import Attempt, Run
 from controlplane.runs.paths import run_folder
+from controlplane.telemetry.text import clean_text
 from controlplane.transitions import transition
 from runner.contract.states import CheckpointState
 
@@ -40,6 +44,7 @@ class Report:
     metrics: dict[str, float] = field(default_factory=dict)
     parent: uuid.UUID | None = None
     reason: str = ""
+    trained_on: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, body: dict) -> "Report":
@@ -62,7 +67,14 @@ class Report:
             metrics={str(name): float(value) for name, value in metrics.items() if _is_finite(value)},
             parent=uuid.UUID(body["parent"]) if body.get("parent") else None,
             reason=str(body.get("reason") or "")[:2000],
+            trained_on=_task_names(body.get("trained_on") or []),
         )
+
+
+def _task_names(value) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) and len(name) <= 300 for name in value):
+        raise ValueError("trained_on: must be a list of task names")
+    return [clean_text(name) for name in value]
 
 
 def _is_finite(value) -> bool:
@@ -74,7 +86,7 @@ def record_report(attempt: Attempt, key: uuid.UUID, report: Report) -> Checkpoin
     """Take in one report; each may be repeated. Complete is believed only after the folder was read."""
     row = record_writing(attempt, key, report)
     if report.state == "complete":
-        return record_complete(row, report.manifest, report.metrics)
+        return record_complete(row, report.manifest, report.metrics, report.trained_on)
     if report.state == "broken":
         return _settle(row, CheckpointState.BROKEN, report.reason or "the runner could not write it")
     return row
@@ -95,7 +107,7 @@ def record_writing(attempt: Attempt, key: uuid.UUID, report: Report) -> Checkpoi
     return row
 
 
-def record_complete(row: Checkpoint, manifest, metrics: dict[str, float]) -> Checkpoint:
+def record_complete(row: Checkpoint, manifest, metrics: dict[str, float], trained_on: Sequence[str] = ()) -> Checkpoint:
     """Believe a checkpoint whose folder is what its manifest says, or call it broken with the reason.
 
     Reads every byte before any transaction begins, so that a large one blocks nobody. Repeated, it adds metrics that are known only
@@ -113,7 +125,7 @@ def record_complete(row: Checkpoint, manifest, metrics: dict[str, float]) -> Che
         return _settle(row, CheckpointState.BROKEN, str(error))
     reason = "" if home.exists() else "its files were not read again: the run's storage is not visible to the control plane"
     written = {"manifest": manifest, "manifest_hash": verify.manifest_hash(manifest), "size": verify.size_of(manifest)}
-    return _settle(row, CheckpointState.COMPLETE, reason, metrics=metrics, completed_at=timezone.now(), **written)
+    return _settle(row, CheckpointState.COMPLETE, reason, metrics=metrics, trained_on=list(trained_on), completed_at=timezone.now(), **written)
 
 
 @transaction.atomic
@@ -152,11 +164,20 @@ def settle_writing(attempt: Attempt) -> None:
     """Before an attempt closes: a checkpoint whose last report was lost is complete if its folder is, else broken."""
     for row in Checkpoint.objects.filter(run=attempt.run_id, attempt=attempt.number, state=CheckpointState.WRITING):
         try:
-            manifest = verify.read_manifest(verify.check_path(row.path, run_folder(row.run_id)))
+            folder = verify.check_path(row.path, run_folder(row.run_id))
+            manifest = verify.read_manifest(folder)
         except (verify.Broken, OSError) as error:
             _settle(row, CheckpointState.BROKEN, f"its writer ended: {error}")
         else:
-            record_complete(row, manifest, row.metrics)
+            record_complete(row, manifest, row.metrics, _trained_on(folder))
+
+
+def _trained_on(folder: Path) -> list[str]:
+    """What the driver wrote beside the weights; nothing where it cannot be read."""
+    try:
+        return _task_names(json.loads((folder / "driver.json").read_bytes()).get("trained_on") or [])
+    except (OSError, ValueError, AttributeError):
+        return []
 
 
 # ---------------------------------------------------------------- retention

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
-from controlplane.checkpoints import selectors, services
+from controlplane.checkpoints import peaks, selectors, services
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.runs.run_views import find_run, page_context
 
@@ -15,10 +15,11 @@ from controlplane.runs.run_views import find_run, page_context
 @require_safe
 def checkpoints(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
-    rows = list(selectors.for_run(run))
+    rows = list(selectors.for_run(run).defer("trained_on"))
     names = sorted({name for row in rows for name in row.metrics})
     held = sum(row.size or 0 for row in rows if row.state == "complete")
-    return render(request, "runs/run/checkpoints.html", page_context(request, run, "checkpoints") | {"checkpoints": rows, "metrics": names, "held": held})
+    context = {"checkpoints": rows, "metrics": names, "held": held, "lost_peaks": peaks.lost_peaks(run)}
+    return render(request, "runs/run/checkpoints.html", page_context(request, run, "checkpoints") | context)
 
 
 @login_required

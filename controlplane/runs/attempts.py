@@ -9,7 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from controlplane.checkpoints.selectors import resume_point
-from controlplane.checkpoints.services import settle_writing
+from controlplane.checkpoints.services import ask_for_retention, settle_writing
 from controlplane.cluster import processes
 from controlplane.cluster.models import ReconcilerTick
 from controlplane.cluster.services import begin_release
@@ -203,6 +203,7 @@ def _close(attempt: Attempt, state: AttemptState, reason: str, record: dict | No
     begin_release(attempt.grant)
     abandon_open(run.pk, attempt.number)
     move_run(run, RunState(state.value), reason=reason, ended_at=now, waiting="", next_check_at=now, check_failures=0)
+    ask_for_retention(run.pk)
     if state == AttemptState.LOST:
         try_again(run, attempt)
     nudge()

@@ -63,10 +63,14 @@ def checkpoint_bytes(config: RunConfig, facts: ModelFacts) -> int | None:
 
 def kept_checkpoints(config: RunConfig) -> int:
     """How many lie on disk at once at most: those retention keeps, and the one being written."""
-    every = config.checkpoints.every_steps
-    written = len(config.stages) + (sum(stage.steps // every for stage in config.stages) if every else 0)
-    rules = max(config.checkpoints.keep_last, NEWEST_KEPT) + (len(TRACKED) if config.checkpoints.keep_best else 0)
-    return min(written, rules + 1)
+    asked, adapter = config.checkpoints, isinstance(config.model.adapter, LoraAdapter)
+    cadences = {asked.every_steps, getattr(config.evaluation, "every_steps", None)} - {None}
+    written = len(config.stages) + sum(stage.steps // every for stage in config.stages for every in cadences)
+    if asked.prune.type == "all" or (asked.prune.type == "auto" and adapter):
+        return written
+    rules = max(asked.keep_last, NEWEST_KEPT) + (len(TRACKED) if asked.keep_best else 0) * getattr(asked.prune, "n", 1)
+    spared = config.total_steps // asked.prune.steps if asked.prune.type == "every" else 0
+    return min(written, rules + spared + 1)
 
 
 def disk(config: RunConfig, facts: ModelFacts) -> Disk | None:

@@ -11,6 +11,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Coalesce, Length
 
 from controlplane.banks.models import Bank, BankVersion, Task
+from controlplane.checkpoints import lineage
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.cluster import selectors as cluster
 from controlplane.runs import forecast, preflight_harbor
@@ -53,6 +54,7 @@ def instant(config: RunConfig, team) -> Findings:
     check_preset(config, found)
     check_bank(config, team, found)
     check_model(config, team, found)
+    check_lineage(config, found)
     check_capacity(config, found)
     if found.facts:
         check_sizes(config, found)
@@ -203,6 +205,17 @@ def _checkpoint(source, team, found: Findings) -> ModelFacts | None:
     if checkpoint.state != CheckpointState.COMPLETE:
         return found.refuse("/model/source/checkpoint", f"is {checkpoint.state}; only a complete checkpoint can be trained from", source.checkpoint)
     return ModelFacts(checkpoint.manifest_hash, checkpoint.manifest.get("parameters"))
+
+
+def check_lineage(config: RunConfig, found: Findings) -> None:
+    """What the weights have learned from cannot be held out."""
+    if config.model.source.type != "checkpoint" or not found.facts or not found.bank_version or config.evaluation.type == "none":
+        return
+    split = config.environment.eval_split
+    keys = list(selected(config, found.bank_version).filter(split=split).values_list("key", flat=True))
+    if seen := lineage.overlap(config.model.source.checkpoint, config.environment.type, keys):
+        told = f"{len(seen)} of its {len(keys)} tasks ({seen[0]} among them) were trained on by the checkpoint this run begins from"
+        found.refuse("/environment/eval_split", f"{told}; choose another split, another checkpoint, or evaluation none", split)
 
 
 # ---------------------------------------------------------------- machines

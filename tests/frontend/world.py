@@ -39,6 +39,7 @@ from runner.contract.episode import Author, write_trace
 from runner.contract.metrics import DASHBOARD
 from runner.contract.presets import find
 from tests.controlplane.factories import make_attempt, make_points, make_samples
+from tests.frontend.repair_world import repair
 
 STEPS, WARM = 200, 60
 GROUP, GROUPS = 8, 6
@@ -75,6 +76,9 @@ def build() -> World:
     _banks(world, olga, physics)
     nodes = _nodes()
     _runs(world, olga, physics, nodes)
+    made = repair(olga, physics)
+    world.runs |= made["runs"]
+    world.episodes |= made["episodes"]
     return world
 
 
@@ -238,7 +242,7 @@ def _featured(world: World, user: User, team: Team) -> None:
 def _checkpoints(run: Run, user: User) -> None:
     for step, state, kept in (
         (60, "deleted", []),
-        (120, "complete", ["pinned", "best: val/accuracy"]),
+        (120, "complete", ["user", "best:val/accuracy"]),
         (160, "broken", []),
         (180, "complete", ["newest 2"]),
         (200, "complete", ["newest 2", "best: critic/score/mean"]),
@@ -249,7 +253,7 @@ def _checkpoints(run: Run, user: User) -> None:
             metrics={"val/accuracy": 0.2 + step / 400, "critic/score/mean": 0.3 + step / 500},
             kept_because=kept,
         )
-        pinned = {"pinned_by": user, "pinned_at": timezone.now()} if "pinned" in kept else {}
+        pinned = {"pinned_by": user, "pinned_at": timezone.now()} if "user" in kept else {}
         reason = {"reason": "model.safetensors: 1048576 bytes, the manifest says 39845888"} if state == "broken" else {}
         Checkpoint.objects.create(
             run=run,

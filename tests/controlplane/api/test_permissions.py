@@ -13,6 +13,7 @@ from controlplane import storage
 from controlplane.accounts import services as accounts
 from controlplane.accounts.models import ApiToken, AuditEntry
 from controlplane.banks import tasks
+from controlplane.runs.saved_views import save
 from tests.controlplane.banks.conftest import bank_file
 from tests.controlplane.callers import Caller
 from tests.strangers.world import DOCUMENT, make_world
@@ -37,6 +38,7 @@ class Rule:
 
 
 LIST = Rule(outside="own")
+EVALUATION = {"kind": "evaluation", "name": "how good", "agent": "oracle"}
 RULES: dict[str, Rule] = {
     # accounts
     "GET me": LIST,
@@ -78,6 +80,10 @@ RULES: dict[str, Rule] = {
     "GET runs": LIST,
     "POST runs": Rule("member", DOCUMENT, outside="own"),
     "POST runs/check": Rule("member", DOCUMENT, outside="own"),
+    "GET runs/seeds": LIST,
+    "GET runs/views": LIST,
+    "POST runs/views": Rule("member", {"name": "mine", "query": "state=active"}, outside="own"),
+    "DELETE runs/views/{view_id}": Rule("admin"),
     "GET runs/differences": Rule(query="ids={run_id}&ids={second_run}"),
     "GET runs/{run_id}": Rule(),
     "PATCH runs/{run_id}": Rule("member", {"priority": 3}),
@@ -106,13 +112,18 @@ RULES: dict[str, Rule] = {
     "POST episodes/{episode_id}/labels": Rule("member", {"name": "odd"}),
     # evaluations
     "GET runs/{run_id}/evaluations": Rule(),
+    "POST evaluations": Rule("member", EVALUATION, outside="own"),
+    "POST evaluations/check": Rule("member", EVALUATION, outside="own"),
     "GET evaluations/{evaluation_id}": Rule(),
+    "GET evaluations/{evaluation_id}/results.jsonl": Rule(),
+    "GET evaluations/{evaluation_id}/summary.json": Rule(),
     "GET evaluations/{evaluation_id}/results": Rule(),
     "GET evaluations/{evaluation_id}/compare/{other_id}": Rule(),
     "GET protocols": LIST,
     "GET protocols/{protocol}/leaderboard": Rule(),
     # checkpoints, cluster, alerts
     "GET runs/{run_id}/checkpoints": Rule(),
+    "GET runs/{run_id}/lost-peaks": Rule(),
     "GET checkpoints/{checkpoint_id}": Rule(),
     "PATCH checkpoints/{checkpoint_id}": Rule("member", {"pinned": True}),
     "GET nodes": LIST,
@@ -158,7 +169,7 @@ def world(team, owner, teammate, viewer, outsider, other_team, settings, tmp_pat
     """One object of each kind in team `physics`; the values are those of the paths' parameters."""
     settings.ASSAY_STORAGE = tmp_path
     monkeypatch.setattr(tasks.run_import, "apply_async", lambda *_, **__: None)
-    return make_world(team, owner, viewer, tmp_path)
+    return {**make_world(team, owner, viewer, tmp_path), "view_id": save(owner, "shared", "state=failed", team).pk}
 
 
 def address(route: str, world: dict, rule: Rule) -> str:

@@ -9,10 +9,10 @@ def make_checkpoint(run, step, **values):
 
 
 def test_a_checkpoint_says_why_it_is_kept(owner, run, attempt):
-    make_checkpoint(run, 40, kept_because=["last 2", "best val/accuracy"], metrics={"val/accuracy": 0.5})
+    make_checkpoint(run, 40, kept_because=["last", "best:val/accuracy"], metrics={"val/accuracy": 0.5})
     make_checkpoint(run, 20, state=CheckpointState.BROKEN, reason="weights.bin: size differs <b>")
-    html = read(owner, f"/runs/{run.pk}/checkpoints", queries=16)
-    assert "best val/accuracy" in html and "Held-out accuracy" in html and "3.0 MiB" in html and "size differs &lt;b&gt;" in html
+    html = read(owner, f"/runs/{run.pk}/checkpoints", queries=20)
+    assert "best:val/accuracy" in html and "Held-out accuracy" in html and "3.0 MiB" in html and "size differs &lt;b&gt;" in html
 
 
 def test_the_tab_takes_the_same_queries_however_many_there_are(owner, run, attempt):

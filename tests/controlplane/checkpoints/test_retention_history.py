@@ -12,14 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.checkpoints.models import Checkpoint
+from controlplane.checkpoints.retention import MIN_DELTA
 from controlplane.checkpoints.selectors import resume_point
 from controlplane.checkpoints.services import Report, apply_retention, record_report, set_pinned
 from controlplane.runs.models import Attempt, Run
-from runner.contract.metrics import TRACKED, lookup
+from runner.contract.metrics import TRACKED as FORMS
+from runner.contract.metrics import lookup
 from tests.controlplane.factories import make_attempt, make_run
 
 pytestmark = pytest.mark.django_db
 
+TRACKED = [name.replace("{reason}", "Biology") for name in FORMS]
 _SEARCH = os.environ.get("ASSAY_EXAMPLES")
 VALUES = st.one_of(st.floats(-1, 1), st.just(math.nan), st.just(math.inf))
 WHICH = st.integers(0, 30)
@@ -73,8 +76,10 @@ class History:
             scored = [row for row in rows if name in row.metrics]
             if scored:
                 sign = -1 if lookup(name).good == "down" else 1
-                best = max(sign * row.metrics[name] for row in scored)
-                needed.add(next(row.pk for row in reversed(scored) if sign * row.metrics[name] == best))
+                best = scored[0]
+                for row in scored[1:]:
+                    best = row if sign * (row.metrics[name] - best.metrics[name]) > MIN_DELTA else best
+                needed.add(best.pk)
         others = Run.objects.exclude(pk=self.run.pk).filter(archived_at=None)
         trained = {uuid.UUID(other.document["model"]["source"]["checkpoint"]) for other in others}
         begun = set(Attempt.objects.filter(run=self.run, state="running").values_list("resumed_from", flat=True))

@@ -182,7 +182,7 @@ def test_what_no_rule_keeps_is_deleted_with_its_files(run, attempt, write):
     assert states == {1: "deleted", 2: "complete", 3: "deleted", 4: "complete", 5: "complete"}
     names = {path.name for path in (write(5)[0].parent).iterdir()}
     assert names == {"step_2", "step_4", "step_5"}
-    assert Checkpoint.objects.get(step=2).kept_because == ["best critic/score/mean"]
+    assert Checkpoint.objects.get(step=2).kept_because == ["best:critic/score/mean"]
     assert run.events.filter(kind="checkpoint", data__state="deleted").count() == 2
     assert rows
 
@@ -235,7 +235,7 @@ def test_a_pin_holds_a_checkpoint_until_it_is_taken_off(run, attempt, write, own
     rows = history(attempt, write, [None] * 4)
     set_pinned(owner, rows[0], True)
     apply_retention(run.pk)
-    assert Checkpoint.objects.get(pk=rows[0].pk).kept_because == ["pinned"]
+    assert Checkpoint.objects.get(pk=rows[0].pk).kept_because == ["user"]
     set_pinned(owner, rows[0], False)
     apply_retention(run.pk)
     assert Checkpoint.objects.get(pk=rows[0].pk).state == "deleted"

@@ -24,6 +24,8 @@ from runner.contract.parse import FieldError, InvalidDocument
 from runner.contract.presets import PRESETS, find
 
 BLANK = {"name": "", "stages": [{"type": "grpo"}]}
+# What a newcomer sees: a run that is ready to launch.
+FIRST = "sample"
 DOORS = (("yaml", "YAML", as_yaml), ("cli", "Command line", as_cli), ("python", "Python", as_python))
 
 
@@ -36,14 +38,13 @@ def launch(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         return _submit(request)
     parent = _parent(request.GET.get("clone"), request)
-    preset = request.GET.get("preset", "")
-    document = parent.document if parent else _starting_document(preset)
+    document = parent.document if parent else _starting_document(request.GET.get("preset") or FIRST)
     return _page(request, forms.build_form(document), document, parent)
 
 
 def _starting_document(preset: str) -> dict:
     try:
-        return find(preset).start() if preset else BLANK
+        return BLANK if preset == "blank" else find(preset).start()
     except KeyError as error:
         raise Http404(error.args[0]) from None
 
@@ -121,12 +122,18 @@ def check(request: HttpRequest) -> HttpResponse:
     errors = [*posted.errors, *(error for error in checked.errors if error.pointer not in unreadable)]
     context = {
         "checked": checked,
+        "missing": bool(errors) and all(_is_missing(error, posted) for error in errors),
         "errors": errors,
-        "found": [{"pointer": error.pointer, "message": error.message} for error in errors],
+        "found": [{"pointer": error.pointer, "message": error.message, "missing": _is_missing(error, posted)} for error in errors],
         "changes": _changes(parent, posted.document, checked) if parent else [],
         "parent": parent,
     }
     return render(request, "launch/_rail.html", context)
+
+
+def _is_missing(error: FieldError, posted: forms.Posted) -> bool:
+    """Whether it is about an input that was left empty and has no default: that is not wrong yet, only not done."""
+    return error.value is None and posted.typed.get(error.pointer) == [""]
 
 
 def _changes(parent: Run, document: dict, checked: Checked) -> list[forms.Change]:

@@ -8,6 +8,8 @@ const text = /** @type {HTMLElement} */ (document.getElementById("launch-text"))
 const QUIET_MS = 350;
 const OPEN_ON_A_PHONE = 2;
 let timer = 0;
+/** Names of the inputs that somebody changed or left: only they are found fault with, until the whole form was sent. @type {Set<string>} */
+const touched = new Set();
 
 function askForCheck() {
   clearTimeout(timer);
@@ -21,13 +23,18 @@ function announceVerdict() {
   verdict = now;
 }
 
+/** @param {{ pointer: string, missing: boolean }} found whether to say it at its field yet */
+function isDue({ pointer, missing }) {
+  return "refused" in form.dataset || touched.has(pointer) || (touched.size > 0 && !missing);
+}
+
 /** Writes the server's findings beside the fields they name, or beside the nearest field above. */
 function showProblems() {
   const found = JSON.parse(document.getElementById("launch-problems")?.textContent ?? "[]");
   for (const place of fields.querySelectorAll("[data-problem]")) setProblem(/** @type {HTMLElement} */ (place), "");
-  for (const { pointer, message } of found) {
-    const place = placeOf(pointer);
-    if (place) setProblem(place, message);
+  for (const problem of found.filter(isDue)) {
+    const place = placeOf(problem.pointer);
+    if (place) setProblem(place, problem.message);
   }
 }
 
@@ -84,7 +91,14 @@ function onClick(event) {
 form.addEventListener("input", (event) => {
   const box = /** @type {HTMLInputElement} */ (event.target);
   if ("advanced" in box.dataset) form.classList.toggle("advanced", box.checked);
-  else askForCheck();
+  else {
+    touched.add(box.name);
+    askForCheck();
+  }
+});
+fields.addEventListener("focusout", (event) => {
+  touched.add(/** @type {HTMLInputElement} */ (event.target).name);
+  showProblems();
 });
 form.addEventListener("submit", () => {
   const button = /** @type {HTMLButtonElement} */ (document.querySelector("[data-launch]"));

@@ -32,6 +32,11 @@ def test_a_preset_fills_the_form_and_says_where_its_values_come_from(browser, pr
     assert all(source in text for pointer, source in PRESETS[preset].sources.items() if pointer.count("/") > 2)
 
 
+def test_the_page_opens_on_the_sample_run(browser):
+    assert PRESETS["sample"].document["name"] in html.unescape(browser.get(reverse("launch")).content.decode())
+    assert 'name="/name" value=""' in browser.get(reverse("launch"), {"preset": "blank"}).content.decode()
+
+
 def test_an_unknown_preset_is_not_found(browser):
     assert browser.get(reverse("launch"), {"preset": "nothing"}).status_code == 404
 
@@ -69,6 +74,17 @@ def test_the_rail_says_cost_and_problems(browser, bank):
     assert "Ready to launch" in good and " steps, " in good
     bad = browser.post(reverse("launch-check"), entries(**{"/stages/0/group_size": "7"})).content.decode()
     assert "1 to correct" in bad and "/stages/0/group_size" in bad
+
+
+def test_what_is_not_filled_in_yet_is_not_called_wrong(browser, bank):
+    page = browser.post(reverse("launch-check"), entries(**{"/name": ""})).content.decode()
+    assert "1 to fill in" in page and "to correct" not in page and '"missing": true' in page
+
+
+def test_a_default_that_is_refused_is_called_wrong(browser):
+    """The bank is left to its default, which this team does not have."""
+    page = browser.post(reverse("launch-check"), entries(**{"/environment/type": "quiz", "/environment/bank": ""})).content.decode()
+    assert "1 to correct" in page and "no such bank" in page and '"missing": false' in page
 
 
 def test_changing_a_variant_keeps_values_of_the_same_name(browser):

@@ -1,0 +1,45 @@
+"""Forms: what is found fault with and when, what a choice asks for, and a secret that is shown once."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+
+@pytest.fixture
+def page(open_as):
+    return open_as("olga")
+
+
+# ---------------------------------------------------------------- launch
+def problems(page: Page):
+    return page.locator("#launch-fields .problem:visible, #launch-fields [aria-invalid]:visible")
+
+
+def test_nothing_is_red_before_the_form_was_touched(page):
+    page.goto("/launch?preset=blank")
+    expect(page.locator("#rail-verdict")).to_contain_text("1 to fill in")
+    expect(problems(page)).to_have_count(0)
+    page.locator('[name="/seed"]').fill("3")
+    expect(page.locator("#rail-verdict")).to_contain_text("1 to fill in")
+    expect(problems(page)).to_have_count(0)
+
+
+def test_a_field_that_was_left_empty_says_so(page):
+    page.goto("/launch?preset=blank")
+    expect(page.locator("#rail-verdict")).to_contain_text("1 to fill in")
+    page.locator('[name="/name"]').focus()
+    page.keyboard.press("Tab")
+    expect(page.locator('[data-problem="/name"]')).to_contain_text("is required")
+    page.locator('[name="/name"]').fill("named")
+    expect(page.locator("#rail-verdict")).to_contain_text("Ready to launch")
+    expect(problems(page)).to_have_count(0)
+
+
+def test_what_was_sent_empty_says_so(page):
+    page.goto("/launch?preset=blank")
+    page.locator("[data-launch]").click()
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was launched: 1 field to correct")
+    expect(page.locator('[data-problem="/name"]')).to_contain_text("is required")
+    expect(page.locator("#rail-verdict")).to_contain_text("1 to fill in")
+    expect(page.locator('[data-problem="/name"]')).to_be_visible()

@@ -81,10 +81,12 @@ def set_theme(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @limited_page("token")
 def create_token(request: HttpRequest) -> HttpResponse:
-    """Answers with the page that shows the secret, once."""
+    """Answers with the page that shows the secret, once. Whoever comes back to its address later is led to the settings."""
+    if request.method != "POST":
+        return redirect("settings")
     team = get_object_or_404(Team, memberships__user=request.user, pk=request.POST.get("team"))
     try:
         secret, token = services.create_token(request.user, team, request.POST.get("name", ""), request.POST.getlist("scopes"))
@@ -105,9 +107,12 @@ def revoke_token(request: HttpRequest, pk: int) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @limited_page("invite")
 def invite(request: HttpRequest, team: int) -> HttpResponse:
+    """Adds a member; a new account's sign-in link is shown once, as `create_token` shows its secret."""
+    if request.method != "POST":
+        return redirect("settings")
     team = get_object_or_404(Team, memberships__user=request.user, pk=team)
     try:
         membership, link = services.invite(request.user, team, request.POST.get("username", ""), request.POST.get("role", ""))

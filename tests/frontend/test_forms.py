@@ -43,3 +43,37 @@ def test_what_was_sent_empty_says_so(page):
     expect(page.locator('[data-problem="/name"]')).to_contain_text("is required")
     expect(page.locator("#rail-verdict")).to_contain_text("1 to fill in")
     expect(page.locator('[data-problem="/name"]')).to_be_visible()
+
+
+# ---------------------------------------------------------------- tokens
+def make_token(page: Page, name: str) -> str:
+    page.goto("/settings")
+    page.locator("[data-dialog='#new-token']").click()
+    page.locator("#new-token [name=name]").fill(name)
+    page.get_by_role("button", name="Make token").click()
+    return page.locator("#fresh-token").inner_text()
+
+
+def test_a_token_is_copied_and_the_way_back_shows_it_no_more(page):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    secret = make_token(page, "copied once")
+    assert secret.startswith("assay_") and page.url.endswith("/settings")
+    page.locator("[data-copy-from='#fresh-token']").click()
+    expect(page.locator("[data-toasts]")).to_contain_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == secret
+    page.reload()
+    expect(page.locator("#tokens-title")).to_be_visible()
+    expect(page.locator("#fresh-token")).to_have_count(0)
+    assert page.locator("th", has_text="copied once").count() == 1, "a reload makes no second token"
+    page.goto("/settings/tokens")
+    assert page.url.endswith("/settings")
+
+
+def test_a_page_without_a_clipboard_copies_too(page):
+    """As over plain http from another machine."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.add_init_script("window.kept = navigator.clipboard; Object.defineProperty(navigator, 'clipboard', { value: undefined });")
+    secret = make_token(page, "copied without a clipboard")
+    page.locator("[data-copy-from='#fresh-token']").click()
+    expect(page.locator("[data-toasts]")).to_contain_text("Copied")
+    assert page.evaluate("kept.readText()") == secret

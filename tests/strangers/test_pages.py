@@ -51,8 +51,10 @@ PAGES: dict[str, Rule] = {
     # accounts
     "GET settings": OWN,
     "POST settings/theme": Rule(body={"theme": "dark"}, outside="own", fine=(204,)),
+    "GET settings/tokens": Rule(outside="own", fine=DONE),
     "POST settings/tokens": Rule(body={"team": "{teams/team}", "name": "x", "scopes": "read"}),
     "POST settings/tokens/{token_id}/revoke": Rule("admin", fine=DONE),
+    "GET settings/teams/{teams/team}/members": Rule(outside="own", fine=DONE),
     "POST settings/teams/{teams/team}/members": Rule("admin", {"username": "zoe", "role": "viewer"}),
     "POST settings/members/{member_id}/role": Rule("admin", {"role": "viewer"}, fine=DONE),
     "POST settings/members/{member_id}/remove": Rule("admin", fine=DONE),

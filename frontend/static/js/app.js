@@ -24,12 +24,23 @@ function refreshAges() {
 async function copy(button) {
   const source = button.dataset.copyFrom ? document.querySelector(button.dataset.copyFrom) : null;
   const text = source ? source.textContent ?? "" : button.dataset.copy || location.href;
-  try {
-    await navigator.clipboard.writeText(text);
-    toast("Copied", "success");
-  } catch {
-    toast("The browser refused to copy; select the text and copy it by hand", "error");
-  }
+  const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false) || copySelected(text);
+  if (copied) toast("Copied", "success");
+  else toast("The browser refused to copy; select the text and copy it by hand", "error");
+}
+
+/** The way of pages that came over plain http from another machine: browsers give those no clipboard. @param {string} text */
+function copySelected(text) {
+  const field = document.createElement("textarea");
+  field.value = text;
+  field.className = "visually-hidden";
+  (document.querySelector("dialog[open]") ?? document.body).append(field);
+  const focused = /** @type {HTMLElement | null} */ (document.activeElement);
+  field.select();
+  const copied = document.execCommand("copy");
+  field.remove();
+  focused?.focus();
+  return copied;
 }
 
 /** @param {HTMLElement} button */
@@ -126,6 +137,9 @@ setInterval(refreshAges, 20_000);
 addEventListener("resize", markScrollers);
 document.addEventListener("htmx:afterSettle", markScrollers);
 document.addEventListener("toggle", markScrollers, true);
+/** What was shown once must not be asked for again by a reload. */
+const once = /** @type {HTMLElement | null} */ (document.querySelector("[data-address]"));
+if (once) history.replaceState(history.state, "", once.dataset.address);
 markScrollers();
 startToasts();
 startKeys();

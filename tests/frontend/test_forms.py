@@ -45,6 +45,29 @@ def test_what_was_sent_empty_says_so(page):
     expect(page.locator('[data-problem="/name"]')).to_be_visible()
 
 
+# ---------------------------------------------------------------- import
+@pytest.mark.parametrize(
+    ("dialog", "asked"),
+    [
+        ("import-bank", {"upload": ["file"], "hub": ["location"], "path": ["location"]}),
+        (
+            "import-repair",
+            {"bundled": [], "upload": ["file", "compile"], "path": ["location", "compile"], "git": ["location", "ref", "compile"]},
+        ),
+    ],
+)
+def test_an_import_asks_only_for_what_its_source_needs(page, dialog, asked):
+    page.goto("/banks")
+    page.locator(f"[data-dialog='#{dialog}']").click()
+    source = page.locator(f"#{dialog} [name=source]")
+    assert source.locator("option").evaluate_all("options => options.map((option) => option.value)") == list(asked)
+    for value, names in asked.items():
+        source.select_option(value)
+        shown = page.locator(f"#{dialog} [data-when] input:visible")
+        assert shown.evaluate_all("inputs => inputs.map((input) => input.name)") == names
+        assert page.locator(f"#{dialog} [data-when] input:enabled").count() == len(names), "what is not shown is not sent"
+
+
 # ---------------------------------------------------------------- tokens
 def make_token(page: Page, name: str) -> str:
     page.goto("/settings")

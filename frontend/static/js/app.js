@@ -101,6 +101,15 @@ function onSubmit(event) {
 function onChange(event) {
   const field = /** @type {HTMLInputElement} */ (event.target);
   if ("submit" in field.dataset) field.form?.requestSubmit();
+  if ("chooses" in field.dataset) showChosen(/** @type {HTMLSelectElement} */ (event.target));
+}
+
+/** Of the form's parts with `data-when` only those stay that name the choice; the inputs of the others are not sent. @param {HTMLSelectElement} select */
+function showChosen(select) {
+  for (const part of /** @type {NodeListOf<HTMLElement>} */ (select.form?.querySelectorAll("[data-when]") ?? [])) {
+    part.hidden = !part.dataset.when?.split(" ").includes(select.value);
+    for (const input of part.querySelectorAll("input")) input.disabled = part.hidden;
+  }
 }
 
 /** @param {any} event */
@@ -137,6 +146,7 @@ setInterval(refreshAges, 20_000);
 addEventListener("resize", markScrollers);
 document.addEventListener("htmx:afterSettle", markScrollers);
 document.addEventListener("toggle", markScrollers, true);
+for (const select of /** @type {NodeListOf<HTMLSelectElement>} */ (document.querySelectorAll("select[data-chooses]"))) showChosen(select);
 /** What was shown once must not be asked for again by a reload. */
 const once = /** @type {HTMLElement | null} */ (document.querySelector("[data-address]"));
 if (once) history.replaceState(history.state, "", once.dataset.address);

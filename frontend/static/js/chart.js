@@ -1,6 +1,7 @@
 /** One chart. The only module that knows Plotly: it takes named series and draws them; it owns no data source. */
 
 import { smoothed } from "assay/series.js";
+import { PLAIN, counts, heights } from "assay/ticks.js";
 
 /**
  * @typedef {{label: string, colour: number, series: import("assay/series.js").Series | undefined, dash?: string}} Line
@@ -11,6 +12,7 @@ import { smoothed } from "assay/series.js";
 const LANE = { checkpoint: "triangle-up", evaluation: "diamond", incident: "x", stage: "line-ns", attempt: "square", note: "circle" };
 const EDGE = { nan: ["x", "NaN", 0.96], positive_infinite: ["triangle-up", "+∞", 0.99], negative_infinite: ["triangle-down", "−∞", 0.02] };
 const FADED = "33";
+const ROOMY_DIGITS = 5;
 
 /** @type {Promise<void> | null} */
 let loading = null;
@@ -119,36 +121,43 @@ function lane(view) {
   }];
 }
 
-/** The span of the axis that holds every point and mark, with a little room; Plotly's own leaves too much for markers. @param {View} view */
-function span(view) {
-  const found = [...view.lines.flatMap((line) => (line.series ? places(line, view.axis) : [])), ...view.marks.map((mark) => scaleOf(view.axis)(mark.x))];
+/** @param {(number | Date | null | undefined)[]} values @returns {[number, number]} the least and the greatest; infinite when there is none */
+function extent(values) {
   let low = Infinity, high = -Infinity;
-  for (const place of found) {
-    if (place === null || place === undefined) continue;
-    low = Math.min(low, Number(place));
-    high = Math.max(high, Number(place));
+  for (const value of values) {
+    if (value === null || value === undefined) continue;
+    low = Math.min(low, Number(value));
+    high = Math.max(high, Number(value));
   }
-  const room = (high - low || 1) * 0.015;
-  return [low - room, high + room];
+  return [low, high];
 }
 
-/** @param {View} view */
-const isLarge = (view) => view.lines.some((line) => Math.abs(line.series?.latest ?? 0) >= 1e4);
+/** The axis that holds every point and mark, with a little room; Plotly's own leaves too much for markers. @param {View} view */
+function across(view) {
+  const [low, high] = extent([...view.lines.flatMap((line) => (line.series ? places(line, view.axis) : [])), ...view.marks.map((mark) => scaleOf(view.axis)(mark.x))]);
+  if (view.axis !== "wall") return counts(low, high);
+  const room = (high - low || 1) * 0.015;
+  return { range: [low - room, high + room], tickformat: "" };
+}
+
+/** A stack's own height is the sum of its parts, which Plotly knows. @param {View} view */
+const upwards = (view) => (view.stacked ? PLAIN : heights(...extent(view.lines.flatMap((line) => [...(line.series?.columns.min ?? []), ...(line.series?.columns.max ?? [])]))));
 
 /** @param {View} view */
 function layout(view) {
   const c = colours();
   const scale = scaleOf(view.axis);
+  const { digits, ...up } = upwards(view);
   const axis = { gridcolor: c["--line"], linecolor: c["--line"], zeroline: false, tickfont: { size: 10, color: c["--muted"] }, fixedrange: true, automargin: false };
   const floor = view.marks.length ? 0.1 : 0;
   return {
-    margin: { l: 44, r: 10, t: 6, b: view.axis === "wall" ? 36 : 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+    margin: { l: digits > ROOMY_DIGITS ? 60 : 44, r: 10, t: 6, b: view.axis === "wall" ? 36 : 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
     font: { family: "Inter, system-ui, sans-serif", size: 11, color: c["--text"] },
     hovermode: "x unified", dragmode: "zoom", uirevision: "keep",
     hoverlabel: { bgcolor: c["--raised"], bordercolor: c["--line-strong"], font: { size: 11, color: c["--text"] } },
     xaxis: { ...axis, fixedrange: false, showgrid: false, anchor: "y2", spikecolor: c["--line-strong"], spikethickness: 1, spikedash: "solid", hoverformat: view.axis === "wall" ? "%H:%M:%S" : ",d", type: view.axis === "wall" ? "date" : "linear",
-      range: span(view), autorange: false, tickformat: view.axis === "wall" ? "" : "~s" },
-    yaxis: { ...axis, domain: [floor, 1], nticks: 5, tickformat: isLarge(view) ? "~s" : "~g" },
+      ...across(view), autorange: false },
+    yaxis: { ...axis, domain: [floor, 1], nticks: 5, ...up },
     yaxis2: { domain: [0, 0.08], range: [-1, 1], visible: false, fixedrange: true },
     yaxis3: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true, domain: [floor, 1] },
     shapes: view.attempts.map(({ x }) => ({ type: "line", xref: "x", yref: "paper", x0: scale(x), x1: scale(x), y0: 0, y1: 1, line: { color: c["--line-strong"], width: 1, dash: "dot" } })),

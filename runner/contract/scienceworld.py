@@ -103,13 +103,6 @@ def check_simplification(text: str, kind: Kind | None = None) -> str:
     return text
 
 
-def variation_of(payload: ScienceWorldPayload, count: int) -> int:
-    """The variation, when the task has it. Raises ValueError: the simulator itself would go on with an error text for an observation."""
-    if not payload.variation < count:
-        raise ValueError(f"variation {payload.variation} of task {payload.task_id} {payload.task} is out of range; it has 0 to {count - 1}")
-    return payload.variation
-
-
 def fixed_dev(first: dict[str, int], sizes: dict[str, int], total: int = 140, each: int = 4) -> dict[str, list[int]]:
     """The fixed validation list: {task id: variations}, given where each task's dev range begins and how many it has.
 

@@ -86,7 +86,7 @@ class ScienceWorldEnvironment:
         self._open = AsyncExitStack()
         self._simulator: Simulator | None = None
         self._state: dict[str, Any] = {}
-        self._task = ""
+        self.goal = ""
         self._templates: list[str] = []
 
     # ------------------------------------------------------------ the episode
@@ -97,7 +97,7 @@ class ScienceWorldEnvironment:
         if found["observation"].startswith("ERROR"):
             # Tried here and not asked for before: the simulator rejects nothing, it plays on with this text for an observation.
             raise EnvironmentFailure(Termination.ENV_BAD_TASK, f"task {task.key}: {found['observation'].strip()[:300]}")
-        self._task, self._templates = task_text(found["task"]), found["templates"]
+        self.goal, self._templates = task_text(found["task"]), found["templates"]
         self._state = found
         course = self.course
         course.initial = course.score = course.best = found["score"]
@@ -232,7 +232,7 @@ class ScienceWorldEnvironment:
         """All that the next prompt may tell."""
         state, course = self._state, self.course
         place = state["observation"], state["look"], state["inventory"]
-        return Told(self._task, *place, self._templates, state["objects"], course.history, course.actions)
+        return Told(self.goal, *place, self._templates, state["objects"], course.history, course.actions)
 
     def _observe(self) -> Observation:
         told = self.told()

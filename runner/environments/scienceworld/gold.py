@@ -143,8 +143,9 @@ class ReplayedTurn:
 
 @dataclass(frozen=True)
 class Replayed:
-    """`drifted_at`: index of the first step that differs from the record in score or canonical text; the simulator is not deterministic."""
+    """`goal` is the task's text; `drifted_at`: index of the first step that differs from the record in score or canonical text; the simulator is not deterministic."""
 
+    goal: str
     turns: tuple[ReplayedTurn, ...]
     final_score: int
     ended: Termination | None
@@ -179,7 +180,7 @@ async def replay(
         if step.done:
             break
         observation = step.observation
-    return Replayed(tuple(turns), environment.course.score, step.termination if step else None, drifted)
+    return Replayed(environment.goal, tuple(turns), environment.course.score, step.termination if step else None, drifted)
 
 
 def _equal(step: Step, recorded: Recorded) -> bool:

@@ -83,7 +83,7 @@ class Pool:
         if self.size is None:
             self.prepare()
         while len(self._busy) + self._booting >= self.size:
-            await self._turn()
+            await self._room()
         while self._idle:
             simulator = self._idle.pop()
             if simulator.is_alive:
@@ -92,7 +92,7 @@ class Pool:
             simulator.end()
         return await self._boot()
 
-    async def _turn(self) -> None:
+    async def _room(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:

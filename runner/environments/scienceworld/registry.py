@@ -5,6 +5,7 @@ A process is known by pid and start time: pids are used again.
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -39,12 +40,18 @@ def end(process: list[float]) -> None:
             pass
 
 
-def enter(folder: Path, leaf: list[float], java: list[float]) -> Path:
-    """Write down that this process owns the two; returns the file, to be removed when they have ended."""
+def scratch(folder: Path) -> Path:
+    """A working folder for one simulator, which writes a file into whichever it stands in."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Path(tempfile.mkdtemp(prefix="simulator-", dir=folder))
+
+
+def enter(place: Path, leaf: list[float], java: list[float]) -> Path:
+    """Write down, beside their working folder, that this process owns the two; returns the file, to be removed when they have ended."""
+    folder = place.parent
     path = folder / f"{int(leaf[0])}-{leaf[1]:.2f}.json"
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"owner": identity(os.getpid()), "leaf": leaf, "java": java}))
+    partial.write_text(json.dumps({"owner": identity(os.getpid()), "leaf": leaf, "java": java, "place": place.name}))
     partial.replace(path)
     return path
 
@@ -63,5 +70,6 @@ def sweep(folder: Path) -> int:
         for process in left:
             end(process)
         ended += len(left)
+        shutil.rmtree(folder / Path(entry["place"]).name, ignore_errors=True)
         path.unlink(missing_ok=True)
     return ended

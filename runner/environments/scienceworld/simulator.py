@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -39,7 +40,7 @@ def classpath() -> str:
         raise PackageMissing("package scienceworld is not installed on this node; `pip install -r requirements-runner.txt` brings it")
     from py4j.java_gateway import find_jar_path
 
-    return os.pathsep.join([find_jar_path(), str(Path(simulator.origin).with_name("scienceworld.jar"))])
+    return os.pathsep.join([str(Path(find_jar_path()).resolve()), str(Path(simulator.origin).with_name("scienceworld.jar"))])
 
 
 @dataclass(eq=False)
@@ -48,6 +49,7 @@ class Simulator:
 
     leaf: subprocess.Popen
     link: socket.socket
+    place: Path
     java: list[float] = field(default_factory=list)
     entry: Path | None = None
     episodes: int = 0
@@ -58,25 +60,25 @@ class Simulator:
     @classmethod
     async def boot(cls, folder: Path, options: list[str], seconds: float) -> "Simulator":
         """`folder` takes the registry, `options` are those of Java. Raises EnvironmentFailure, JavaMissing, PackageMissing."""
-        java, begin = find_java(), time.perf_counter()
+        java, jars, begin = find_java(), classpath(), time.perf_counter()
+        place = registry.scratch(folder)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
             # -P: the leaf's own folder must not stand before the packages it imports.
-            command = [sys.executable, "-P", str(LEAF), str(theirs.fileno()), str(os.getpid()), java.path, classpath(), *options]
-            leaf = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-        found = cls(leaf, ours)
+            command = [sys.executable, "-P", str(LEAF), str(theirs.fileno()), str(os.getpid()), java.path, jars, *options]
+            quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            leaf = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=place, **quiet)
+        found = cls(leaf, ours, place)
         ready = await found._answer("boot", None, seconds)
-        found._register(folder, ready["pid"])
+        found._register(ready["pid"])
         found.boot_seconds = time.perf_counter() - begin
         return found
 
-    def _register(self, folder: Path, java: int) -> None:
+    def _register(self, java: int) -> None:
         try:
             self.java = registry.identity(java)
-            self.entry = registry.enter(folder, registry.identity(self.leaf.pid), self.java)
+            self.entry = registry.enter(self.place, registry.identity(self.leaf.pid), self.java)
         except psutil.NoSuchProcess as gone:
             self.end()
             raise EnvironmentFailure(Termination.ENV_CRASH, f"the simulator ended as it came up (process {gone.pid})") from gone
@@ -156,5 +158,6 @@ class Simulator:
         except subprocess.TimeoutExpired:
             self.leaf.kill()
             self.leaf.wait()
+        shutil.rmtree(self.place, ignore_errors=True)
         if self.entry:
             self.entry.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from django.http import FileResponse
 from django.shortcuts import get_object_or_404
 from ninja import Field, File, Form, Query, Router, Schema, Status, UploadedFile
 from pydantic import Field as Limits
-from pydantic import StrictBool
+from pydantic import StrictBool, StrictInt
 
 from controlplane import storage
 from controlplane.accounts.selectors import team_for
@@ -86,13 +86,15 @@ class DiffOut(Schema):
 
 
 class NewImport(Input):
-    environment: Literal["quiz", "sciknoweval", "harbor"]
+    environment: Literal["quiz", "sciknoweval", "harbor", "scienceworld"]
     source: Literal["bundled", "path", "hub", "git"]
     location: str = Limits("", max_length=1000)
     bank: str = Limits("", max_length=80)
     split_column: Literal["split", "split_naive"] = "split"
     ref: str = Limits("", max_length=200, description="git: the commit, branch or tag to read.")
     is_sparse: StrictBool = Limits(False, alias="compile", description="harbor: the bank is authored; compile it first.")
+    replays: StrictInt = Limits(1, ge=0, le=imports.MOST_REPLAYS, description="scienceworld: gold paths of each kind of task to play.")
+    gold_tasks: str = Limits("", max_length=200, description="scienceworld: play gold of these task ids alone, with commas.")
     team: str | None = None
 
 
@@ -143,9 +145,9 @@ def list_imports(request, paging: Query[Paging]):
 @router.post("/banks/imports", response={202: ImportOut})
 @limited("import")
 def start_import(request, payload: NewImport):
-    """Import tasks in the background: the bundled quiz, a path or checkout of the server (admins), a hub id; watch /banks/imports/{id}."""
+    """Import tasks in the background: the bundled quiz, the simulator's tasks, a path or checkout of the server (admins), a hub id; watch /banks/imports/{id}."""
     team = team_for(request.user, payload.team)
-    fields = payload.model_dump(include={"environment", "source", "location", "split_column", "ref", "is_sparse"})
+    fields = payload.model_dump(include={"environment", "source", "location", "split_column", "ref", "is_sparse", "replays", "gold_tasks"})
     return Status(202, imports.start_import(request.user, team, slug=payload.bank, **fields))
 
 

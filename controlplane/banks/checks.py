@@ -6,9 +6,11 @@ from controlplane.banks.models import Task as TaskRow
 from runner.contract.bank import ChoicePayload, Demonstration, Task
 from runner.contract.canonical import canonical_bytes
 from runner.contract.repair import BLOCKED, HINT_LIMIT, RULES, RepairPayload, is_blocked
+from runner.contract.scienceworld import ScienceWorldPayload, kind_of
 
 CHOICE_ENVIRONMENTS = ("quiz", "sciknoweval")
 REPAIR_ENVIRONMENT = "harbor"
+SIMULATOR_ENVIRONMENT = "scienceworld"
 # Columns that lists filter by; the longest text each holds.
 LIMITS = {name: TaskRow._meta.get_field(name).max_length for name in ("key", "split", "domain", "level", "family")}
 FLAG_LIMIT = TaskRow._meta.get_field("flags").base_field.max_length
@@ -72,4 +74,15 @@ def _check_repair(task: Task) -> None:
             raise ValueError(f"payload.hints.{level}: {len(text)} characters, at most {HINT_LIMIT}")
 
 
-_check_payload = {**dict.fromkeys(CHOICE_ENVIRONMENTS, _check_choices), REPAIR_ENVIRONMENT: _check_repair}
+def _check_variation(task: Task) -> None:
+    payload = _payload(task, ScienceWorldPayload)
+    kind = kind_of(payload.task)
+    if (payload.task_id, task.level) != (kind.id, kind.id):
+        raise ValueError(f"payload.task_id and level: {payload.task_id!r} and {task.level!r}, but {kind.name} is {kind.id}")
+
+
+_check_payload = {
+    **dict.fromkeys(CHOICE_ENVIRONMENTS, _check_choices),
+    REPAIR_ENVIRONMENT: _check_repair,
+    SIMULATOR_ENVIRONMENT: _check_variation,
+}

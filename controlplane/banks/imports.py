@@ -34,6 +34,7 @@ from controlplane.banks.services import ENVIRONMENTS, import_version
 from controlplane.env import CHECKOUT
 from runner.contract.bank import InvalidBank
 from runner.contract.repair import ARCHIVE_SUFFIXES
+from runner.contract.scienceworld import kind_of
 
 IMPORTERS = "runner.importers"
 SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
@@ -42,6 +43,7 @@ GIT_REF = re.compile(r"[A-Za-z0-9][\w./@{}^~-]{0,199}")
 # environment → where its tasks may come from, and what a file of them may be called.
 SOURCES = {
     "quiz": (ImportSource.BUNDLED,),
+    "scienceworld": (ImportSource.BUNDLED,),
     "sciknoweval": (ImportSource.UPLOAD, ImportSource.PATH, ImportSource.HUB),
     "harbor": (ImportSource.BUNDLED, ImportSource.UPLOAD, ImportSource.PATH, ImportSource.GIT),
 }
@@ -53,9 +55,11 @@ FILE_KINDS = {"sciknoweval": (".parquet",), "harbor": ARCHIVE_SUFFIXES}
 ON_THE_SERVER = (ImportSource.PATH, ImportSource.GIT)
 SPLIT_COLUMNS = ("split", "split_naive")
 MAX_UPLOAD = 256 << 20
+# Gold paths of each kind of task: seconds each.
+MOST_REPLAYS = 200
 # What an importer has no business knowing.
 SECRETS = ("SECRET_KEY", "DATABASE_URL", "REDIS_URL")
-TIME_LIMIT_S = 900.0
+TIME_LIMIT_S = 1800.0
 BEAT_S = 2.0
 LOST_AFTER = timedelta(seconds=60)
 UNSTARTED_AFTER = timedelta(minutes=30)
@@ -78,16 +82,23 @@ def start_import(
     upload: BinaryIO | None = None,
     ref: str = "",
     is_sparse: bool = False,
+    replays: int = 1,
+    gold_tasks: str = "",
 ) -> BankImport:
     """Queue an import and start it on commit; the row tells how it goes.
 
     `location`: a path of the server for `path` and `git` (admins only), owner/name for `hub`, the file's name for `upload`. For harbor,
-    `ref` is the commit to read from a checkout, and `is_sparse` compiles an authored bank first.
+    `ref` is the commit to read from a checkout, and `is_sparse` compiles an authored bank first. For scienceworld, `replays` gold paths of
+    each kind of task are played, or only of the kinds in `gold_tasks` (ids with commas).
     Raises ValidationError naming the field, PermissionDenied.
     """
     require(user, team, "bank.import-path" if source in ON_THE_SERVER else "bank.import")
     slug = slug or DEFAULT_SLUG.get(environment, environment)
-    options = {"sciknoweval": {"split_column": split_column}, "harbor": {"ref": ref, "compile": is_sparse}}.get(environment, {})
+    options = {
+        "sciknoweval": {"split_column": split_column},
+        "harbor": {"ref": ref, "compile": is_sparse},
+        "scienceworld": {"replays": replays, "gold_tasks": gold_tasks},
+    }.get(environment, {})
     _check_request(environment, source, location, slug, options, upload)
     with transaction.atomic():
         job = BankImport.objects.create(
@@ -118,6 +129,12 @@ def _check_request(environment: str, source: str, location: str, slug: str, opti
         wrong["bank"] = f"{slug[:80]!r} is no bank name; use small letters, digits, dots, dashes"
     if (column := options.get("split_column", SPLIT_COLUMNS[0])) not in SPLIT_COLUMNS:
         wrong["split_column"] = f"{column!r} is unknown; choose one of {', '.join(SPLIT_COLUMNS)}"
+    if not 0 <= (replays := options.get("replays", 0)) <= MOST_REPLAYS:
+        wrong["replays"] = f"{replays} is not from 0 to {MOST_REPLAYS}"
+    try:
+        [kind_of(kind) for kind in filter(None, options.get("gold_tasks", "").split(","))]
+    except ValueError as error:
+        wrong["gold_tasks"] = str(error)
     if source == ImportSource.GIT and not GIT_REF.fullmatch(options.get("ref", "")):
         wrong["ref"] = f"{options.get('ref', '')[:80]!r} is no commit, branch or tag; write HEAD for the newest commit"
     if wrong:
@@ -210,6 +227,8 @@ def _touch(job: BankImport, log: str) -> None:
 def _arguments(job: BankImport) -> list[str]:
     if job.environment == "harbor":
         return [*_harbor_source(job), "--bank-slug", job.bank]
+    if job.environment == "scienceworld":
+        return ["--replays", str(job.options["replays"]), "--gold-tasks", job.options["gold_tasks"]]
     if job.source == ImportSource.BUNDLED:
         return []
     location = str(_upload_path(job)) if job.source == ImportSource.UPLOAD else job.location

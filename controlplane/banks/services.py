@@ -13,13 +13,13 @@ from controlplane.accounts.models import Team, User
 from controlplane.accounts.roles import require
 from controlplane.accounts.services import record
 from controlplane.banks import files
-from controlplane.banks.checks import CHOICE_ENVIRONMENTS, REPAIR_ENVIRONMENT, record_check
+from controlplane.banks.checks import CHOICE_ENVIRONMENTS, REPAIR_ENVIRONMENT, SIMULATOR_ENVIRONMENT, record_check
 from controlplane.banks.models import Bank, BankVersion, Task
 from runner.contract import bank as contract
 from runner.contract.baselines import choice_baselines
 from runner.contract.repair_statistics import repair_statistics
 
-ENVIRONMENTS = (*CHOICE_ENVIRONMENTS, REPAIR_ENVIRONMENT)
+ENVIRONMENTS = (*CHOICE_ENVIRONMENTS, REPAIR_ENVIRONMENT, SIMULATOR_ENVIRONMENT)
 TASK_COLUMNS = ("key", "split", "domain", "level", "family", "flags")
 
 

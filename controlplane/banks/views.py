@@ -12,6 +12,7 @@ from controlplane.api.pagination import Paging
 from controlplane.api.problems import Problem
 from controlplane.api.rate_limit import limited_page
 from controlplane.banks import imports, selectors
+from controlplane.banks.checks import SIMULATOR_ENVIRONMENT
 from controlplane.banks.models import Bank, BankImport, BankVersion, ImportState, Task
 from controlplane.banks.repair_views import anchors_context
 
@@ -61,7 +62,16 @@ def _start(request: HttpRequest) -> BankImport:
         upload=upload,
         ref=given.get("ref", "").strip(),
         is_sparse=given.get("compile") == "on",
+        replays=_whole(given.get("replays", "1")),
+        gold_tasks=given.get("gold_tasks", "").replace(" ", ""),
     )
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValidationError({"replays": f"{text[:20]!r} is no whole number"}) from None
 
 
 @login_required
@@ -100,6 +110,7 @@ def bank(request: HttpRequest, slug: str, number: int | None = None) -> HttpResp
         "next": page["next"],
         "total": matching.count(),
         "wanted": wanted,
+        "laboratory": version.report.get("scienceworld") if found.environment == SIMULATOR_ENVIRONMENT else None,
     }
     if repair := version.counts.get("repair"):
         context |= {"repair": repair, "tables": _tables(repair), **anchors_context(request, version)}

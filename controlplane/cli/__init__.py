@@ -120,7 +120,7 @@ def _episodes(sub: argparse.ArgumentParser) -> None:
 
 
 def _import(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("environment", choices=["quiz", "sciknoweval", "harbor"])
+    sub.add_argument("environment", choices=["quiz", "sciknoweval", "harbor", "scienceworld"])
     sub.add_argument(
         "source",
         nargs="?",
@@ -128,6 +128,8 @@ def _import(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--compile", action="store_true", help="harbor: the bank is authored (sparse); compile it first")
     sub.add_argument("--ref", default="", help="harbor: read this commit, branch or tag of the checkout that holds the folder")
+    sub.add_argument("--replays", type=int, default=1, help="scienceworld: gold paths of each kind of task that are played (default 1)")
+    sub.add_argument("--gold-tasks", default="", help="scienceworld: play gold of these kinds alone, such as 4-2,7-1")
     sub.add_argument("--bank", default="", help="name of the bank (default: the environment's)")
     sub.add_argument("--split-column", choices=["split", "split_naive"], default="split")
 

@@ -190,6 +190,9 @@ def import_bank(options) -> int:
 def _start_import(client: Client, options) -> dict:
     if options.environment == "quiz":
         return client.post("/banks/imports", {"environment": "quiz", "source": "bundled", "bank": options.bank})
+    if options.environment == "scienceworld":
+        played = {"replays": options.replays, "gold_tasks": options.gold_tasks}
+        return client.post("/banks/imports", {"environment": "scienceworld", "source": "bundled", "bank": options.bank, **played})
     if options.environment == "harbor":
         return _start_harbor_import(client, options)
     if not options.source:

@@ -14,7 +14,7 @@ from controlplane.banks.models import Bank, BankVersion, Task
 from controlplane.checkpoints import lineage
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.cluster import selectors as cluster
-from controlplane.runs import forecast, preflight_harbor
+from controlplane.runs import forecast, preflight_harbor, preflight_scienceworld
 from controlplane.runs.model_folder import BadModelFolder, ModelFacts, read_folder
 from runner.contract.builtin_models import BUILTIN_MODELS
 from runner.contract.parse import FieldError, pointer
@@ -105,6 +105,8 @@ def check_tasks(config: RunConfig, version: BankVersion, found: Findings) -> Non
         check_split(config, version, name, found)
     if wanted.type == "harbor":
         preflight_harbor.check(config, version, selected(config, version), found)
+    if wanted.type == "scienceworld":
+        preflight_scienceworld.check(config, version, selected(config, version), found)
 
 
 def needed_splits(config: RunConfig) -> list[str]:

@@ -1,4 +1,4 @@
-"""python -m runner.importers quiz | sciknoweval | harbor: make a bank file, write it or send it to a control plane.
+"""python -m runner.importers quiz | sciknoweval | harbor | scienceworld: make a bank file, write it or send it to a control plane.
 
 Lines on standard output tell the progress. Exit code 0: everything was written or sent; otherwise the last line of standard
 error says why, and nothing was written.
@@ -23,6 +23,8 @@ from runner.importers.report import Report
 SEND_SECONDS = 300.0
 # One request of files: whatever comes first.
 SEND_FILES, SEND_BYTES = 50, 32 << 20
+# What a bank without a source is read from.
+BUNDLED = {"quiz": "the bundled facts", "scienceworld": "the simulator"}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -40,7 +42,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     harbor.add_argument("--compile", action="store_true", dest="is_sparse", help="the bank is authored (sparse): compile it first")
     harbor.add_argument("--apt-mirror", default="", help="package mirror baked into the Dockerfiles when compiling")
     harbor.add_argument("--blobs", type=Path, help="write the files that the bank names here, each under its SHA-256")
-    for command in (quiz, sciknoweval, harbor):
+    scienceworld = commands.add_parser("scienceworld", help="ScienceWorld's variations, read from the simulator")
+    scienceworld.add_argument("--simplification", default="easy", help="under which the gold is measured")
+    scienceworld.add_argument("--cap", type=int, default=100, help="actions an episode may take: which gold fits in them")
+    scienceworld.add_argument("--replays", type=int, default=1, help="gold paths of each kind of task that are played; 0 plays none")
+    scienceworld.add_argument("--gold-tasks", default="", help="play gold of these kinds alone: task ids with commas, such as 4-2,7-1")
+    scienceworld.add_argument("--hints", default="full", choices=["full", "objects", "none"], help="what the demonstrations' prompts list")
+    for command in (quiz, sciknoweval, harbor, scienceworld):
         command.add_argument("--out", type=Path, help="write the bank file here")
         command.add_argument("--report", type=Path, help="write the report here")
         command.add_argument("--url", help="control plane to send the bank to, such as http://127.0.0.1:8000")
@@ -76,6 +84,12 @@ def make(options: argparse.Namespace) -> Iterator[Made]:
 
         tasks, report = read_tasks(options.source, options.split_column)
         yield Made(tasks, [], report)
+    elif options.bank == "scienceworld":
+        from runner.importers.scienceworld import Options
+        from runner.importers.scienceworld import read_tasks as read_variations
+
+        kinds = tuple(filter(None, options.gold_tasks.split(",")))
+        yield Made(*read_variations(Options(options.simplification, options.cap, options.replays, kinds, options.hints), say))
     else:
         from runner.importers.harbor import opened
 
@@ -166,7 +180,7 @@ def write_blobs(folder: Path, blobs: Mapping[str, Path | bytes]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     try:
-        say(f"reading {getattr(options, 'source', 'the bundled facts')}")
+        say(f"reading {getattr(options, 'source', None) or BUNDLED[options.bank]}")
         with make(options) as made:
             deliver(options, made)
     except ImportRefused as error:

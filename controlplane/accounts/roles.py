@@ -23,6 +23,7 @@ VERBS: dict[str, Role] = {
     "run.resume": Role.MEMBER,
     "run.archive": Role.MEMBER,
     "run.prioritise": Role.MEMBER,
+    "run.tag": Role.MEMBER,
     "view.share": Role.MEMBER,
     # Another member's; one's own always.
     "view.delete": Role.ADMIN,

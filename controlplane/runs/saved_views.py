@@ -6,6 +6,7 @@ from django.http import QueryDict
 
 from controlplane.accounts.models import Team
 from controlplane.accounts.roles import may, require
+from controlplane.runs import columns
 from controlplane.runs.listing import InvalidFilter, RunFilters
 from controlplane.runs.models import SavedView
 
@@ -16,9 +17,12 @@ LONGEST = 2000
 
 
 def visible(user) -> QuerySet:
-    """The user's own views and those shared with their teams, by name."""
+    """The user's own views and those shared with their teams, by name; of a token's caller, with the token's team alone."""
     shared = Q(team__memberships__user=user)
-    return SavedView.objects.filter(Q(owner=user) | shared).select_related("owner", "team").distinct().order_by("name", "id")
+    views = SavedView.objects.filter(Q(owner=user) | shared)
+    if user.token is not None:
+        views = views.filter(Q(team=None) | Q(team=user.token.team_id))
+    return views.select_related("owner", "team").distinct().order_by("name", "id")
 
 
 def kept(query: QueryDict | str) -> str:
@@ -30,6 +34,7 @@ def kept(query: QueryDict | str) -> str:
         stored.appendlist(name, value)
     try:
         RunFilters.parse(stored)
+        columns.chosen(stored)
     except InvalidFilter as error:
         raise ValidationError({"query": str(error)}) from None
     return stored.urlencode()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from celery import current_app
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 from kombu.exceptions import OperationalError
@@ -26,6 +27,7 @@ from runner.contract.states import AttemptState, CheckpointState, RunState
 
 REQUEUED = "requeued"
 NUDGE_EXPIRES_S = 10.0
+MOST_TAGS = 20
 
 
 def nudge() -> None:
@@ -217,6 +219,24 @@ def archive(user, runs: Iterable[Run], archived: bool = True) -> int:
             announce(run)
             changed += 1
     return changed
+
+
+@transaction.atomic
+def retag(user, run: Run, tags: Iterable[str]) -> Run:
+    """Give a run these tags and no others, each once. The configuration keeps those it was launched with. Raises ValidationError."""
+    run = lock_run(run.pk)
+    require(user, run.project.team, "run.tag")
+    before, run.tags = run.tags, list(dict.fromkeys(tag.strip() for tag in tags))
+    longest = Run._meta.get_field("tags").base_field.max_length
+    if wrong := [tag for tag in run.tags if not 1 <= len(tag) <= longest]:
+        raise ValidationError({"tags": f"{wrong[0]!r:.80}: a tag has 1 to {longest} characters"})
+    if len(run.tags) > MOST_TAGS:
+        raise ValidationError({"tags": f"{len(run.tags)} tags; a run has at most {MOST_TAGS}"})
+    if run.tags != before:
+        Run.objects.filter(pk=run.pk).update(tags=run.tags)
+        record(user, "run.tag", run, {"before": before, "after": run.tags})
+        announce(run)
+    return run
 
 
 @transaction.atomic

@@ -12,14 +12,13 @@ from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.accounts.choices import Role
 from controlplane.accounts.models import Team
-from controlplane.runs import listing, recipes, saved_views, services
+from controlplane.runs import columns, listing, recipes, saved_views, services
 from controlplane.runs.exceptions import Conflict
 from controlplane.runs.models import Run
-from controlplane.telemetry.sparklines import sparklines
 from controlplane.telemetry.services import HEADLINES
+from controlplane.telemetry.sparklines import sparklines
 from runner.contract.metrics import lookup
 
-COLUMNS = {HEADLINES[name]: lookup(name) for name in (listing.REWARD, "response_length/mean", "verifier_error/fraction")}
 MOST_COMPARED = 10
 # What a folded row measures: key, heading, decimals, and the dictionary's entry behind it.
 MEASURES = [
@@ -33,16 +32,23 @@ MEASURES = [
     )
 ]
 BULK = {
-    "stop": (services.request_stop, "asked to stop"),
-    "archive": (lambda user, run: services.archive(user, [run]), "archived"),
-    "restore": (lambda user, run: services.archive(user, [run], archived=False), "restored"),
+    "stop": (lambda user, run, tag: services.request_stop(user, run), "asked to stop"),
+    "archive": (lambda user, run, tag: services.archive(user, [run]), "archived"),
+    "restore": (lambda user, run, tag: services.archive(user, [run], archived=False), "restored"),
+    "tag": (lambda user, run, tag: services.retag(user, run, [*run.tags, tag]), "tagged"),
+    "untag": (lambda user, run, tag: services.retag(user, run, [one for one in run.tags if one != tag]), "freed of the tag"),
 }
 
 
-def _rows(runs: list[Run]) -> list[dict]:
-    """A run with its sparkline and the headline values of its latest step."""
-    lines = sparklines([run.pk for run in runs], listing.REWARD)
-    return [{"run": run, "spark": lines.get(run.pk), **{key: run.latest.get(key, {}).get("value") for key in COLUMNS}} for run in runs]
+def _rows(runs: list[Run], shown: list[columns.Column]) -> list[dict]:
+    """A run with the newest values of its measured columns, and its sparkline where that is a column."""
+    wants_trend = any(column.key == "trend" for column in shown)
+    lines = sparklines([run.pk for run in runs], listing.REWARD) if wants_trend else {}
+    return [{"run": run, "spark": lines.get(run.pk), "cells": [(column, _value(run, column)) for column in shown]} for run in runs]
+
+
+def _value(run: Run, column: columns.Column) -> float | None:
+    return run.latest.get(column.key, {}).get("value") if column.is_measured else None
 
 
 @login_required
@@ -52,7 +58,8 @@ def run_list(request: HttpRequest) -> HttpResponse:
     try:
         filters = listing.RunFilters.parse(request.GET)
         by_seed = request.GET.get("group") == "seed"
-        context = (_seeds_context if by_seed else _runs_context)(request, filters)
+        shown = columns.chosen(request.GET)
+        context = (_seeds_context if by_seed else _runs_context)(request, filters, shown)
     except listing.InvalidFilter as error:
         raise BadRequest(str(error)) from None
     total, facets = listing.facets(request.user, filters)
@@ -61,7 +68,10 @@ def run_list(request: HttpRequest) -> HttpResponse:
         "by_seed": by_seed,
         "facets": facets,
         "total": total,
-        "columns": COLUMNS,
+        "columns": shown,
+        "rows_query": columns.query(shown),
+        "offered": columns.COLUMNS,
+        "usual": ",".join(columns.USUAL),
         "most_compared": MOST_COMPARED,
     }
     context |= _views_context(request)
@@ -69,12 +79,12 @@ def run_list(request: HttpRequest) -> HttpResponse:
     return render(request, "runs/_update.html" if partial else "runs/list.html", context)
 
 
-def _runs_context(request: HttpRequest, filters: listing.RunFilters) -> dict:
+def _runs_context(request: HttpRequest, filters: listing.RunFilters, shown: list[columns.Column]) -> dict:
     page = listing.page(request.user, filters, request.GET.get("cursor"))
-    return {"page": page, "rows": _rows(page.runs)}
+    return {"page": page, "rows": _rows(page.runs, shown)}
 
 
-def _seeds_context(request: HttpRequest, filters: listing.RunFilters) -> dict:
+def _seeds_context(request: HttpRequest, filters: listing.RunFilters, shown: list[columns.Column]) -> dict:
     """Runs folded by recipe; pages are numbered, because the aggregates have no stable key to go on from."""
     text = request.GET.get("cursor") or "0"
     if not text.isdigit() or len(text) > 6:
@@ -106,7 +116,11 @@ def _views_context(request: HttpRequest) -> dict:
 def run_rows(request: HttpRequest) -> HttpResponse:
     """Fresh rows of the runs in `ids`, for the live list to patch in place."""
     ids = _ids(request.GET.get("ids", "").split(","))[: listing.PAGE]
-    return render(request, "runs/_rows.html", {"rows": _rows(listing.by_ids(request.user, ids))})
+    try:
+        shown = columns.chosen(request.GET)
+    except listing.InvalidFilter as error:
+        raise BadRequest(str(error)) from None
+    return render(request, "runs/_rows.html", {"rows": _rows(listing.by_ids(request.user, ids), shown)})
 
 
 def _ids(texts: list[str]) -> list[uuid.UUID]:
@@ -119,23 +133,26 @@ def _ids(texts: list[str]) -> list[uuid.UUID]:
 @login_required
 @require_POST
 def bulk(request: HttpRequest) -> HttpResponse:
-    """Stop, archive or restore the selected runs; each is checked on its own and refusals are named."""
+    """Stop, archive, restore, tag or untag the selected runs; each is checked on its own and refusals are named."""
     action = request.POST.get("action")
     if action not in BULK:
         raise BadRequest(f"action: {action!r} is none of {', '.join(BULK)}")
     act, past = BULK[action]
+    tag = request.POST.get("tag", "").strip()
+    if action in ("tag", "untag") and not tag:
+        raise BadRequest("tag: empty; name the tag")
     runs = Run.objects.for_user(request.user).filter(pk__in=_ids(request.POST.get("ids", "").split(",")))
-    done = sum(_attempted(request, act, run) for run in runs)
+    done = sum(_attempted(request, act, run, tag) for run in runs)
     if done:
         messages.success(request, f"{done} run{'s' if done != 1 else ''} {past}")
     return redirect(request.POST.get("next") if request.POST.get("next", "").startswith("/runs") else reverse("runs"))
 
 
-def _attempted(request: HttpRequest, act, run: Run) -> bool:
+def _attempted(request: HttpRequest, act, run: Run, tag: str) -> bool:
     try:
-        act(request.user, run)
-    except Conflict as error:
-        messages.error(request, f"{run.name}: {error}")
+        act(request.user, run, tag)
+    except (Conflict, ValidationError) as error:
+        messages.error(request, f"{run.name}: {' '.join(error.messages) if isinstance(error, ValidationError) else error}")
         return False
     return True
 

@@ -33,7 +33,7 @@ async function patch() {
   if (!url || document.hidden) return;
   const ids = [...stale];
   stale.clear();
-  const response = await fetch(`${url}?ids=${ids.join(",")}`).catch(() => null);
+  const response = await fetch(`${url}&ids=${ids.join(",")}`).catch(() => null);
   if (!response?.ok) return;
   const table = document.createElement("table");
   table.innerHTML = await response.text();
@@ -85,6 +85,13 @@ function fillView() {
   /** @type {HTMLElement} */ (dialog.querySelector("[data-view-query]")).textContent = query.toString() || "every run";
 }
 
+/** The usual columns need no mention in an address. @param {any} event */
+function onRequest(event) {
+  const { parameters } = event.detail;
+  const usual = document.querySelector("[data-usual]")?.getAttribute("data-usual");
+  if (parameters.column && [parameters.column].flat().join(",") === usual) delete parameters.column;
+}
+
 /** @param {MouseEvent} event */
 function onClick(event) {
   const target = /** @type {HTMLElement} */ (event.target);
@@ -101,6 +108,7 @@ document.addEventListener("htmx:oobAfterSwap", () => open.forEach((id) => docume
 
 document.addEventListener("assay:selection", /** @type {EventListener} */ (onSelection));
 document.addEventListener("click", onClick);
+document.addEventListener("htmx:configRequest", onRequest);
 document.addEventListener("visibilitychange", () => !document.hidden && stale.size && patch());
 startTable();
 if (selection().length) showSelection();

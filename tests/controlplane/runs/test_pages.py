@@ -146,7 +146,36 @@ def test_runs_sort_by_reward_with_unrewarded_ones_last(owner, team):
     assert names_on(read(owner, "/runs?sort=-reward"))[1:] == ["high", "low", "none"]
 
 
-@pytest.mark.parametrize("query", ["sort=password", "cursor=rubbish", "cursor=WyJ4IiwgMV0", "cursor=WzEsIDJd"])
+def headings(html: str) -> list[str]:
+    return [re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<th scope=\"col\".*?</th>", html, re.S)]
+
+
+def test_the_address_chooses_the_columns(owner, team):
+    run = make_run(team, seed=7, tags=["paper"], latest={"accuracy": headline(0.4123), "kl": headline(0.00012)})
+    query = "column=seed&column=accuracy&column=kl&column=tags"
+    html = read(owner, f"/runs?{query}")
+    assert headings(html) == ["State", "Run", "Accuracy", "KL", "Seed", "Tags"], "in our order, however they were asked for"
+    row = re.search(r"<tr id=\"run-.*?</tr>", html, re.S).group()
+    assert "0.412" in row and "0.00012" in row and ">7<" in row and "#paper" in row and "progress" not in row
+    fresh = signed_in(owner).get(f"/runs/rows?{query}&ids={run.pk}").content.decode()
+    assert fresh.strip() == row.strip(), "a row that changes keeps its columns"
+
+
+def test_the_usual_columns_are_those_of_an_address_without_any(owner, team):
+    make_run(team)
+    usual = ["State", "Run", "Step", "Reward", "Reward over steps", "Verifier err.", "Length", "Method", "Environment", "Model", "Owner", "Age"]
+    assert headings(read(owner, "/runs")) == usual
+
+
+def test_a_view_keeps_its_columns_and_refuses_unknown_ones(owner, team):
+    browser = signed_in(owner)
+    browser.post("/runs/views", {"name": "mine", "query": "column=seed&column=reward"})
+    assert "column=reward&amp;column=seed" in browser.get("/runs").content.decode()
+    browser.post("/runs/views", {"name": "bad", "query": "column=password"})
+    assert "is none of accuracy, age" in browser.get("/runs").content.decode()
+
+
+@pytest.mark.parametrize("query", ["sort=password", "column=password", "cursor=rubbish", "cursor=WyJ4IiwgMV0", "cursor=WzEsIDJd"])
 def test_a_query_that_cannot_be_read_is_refused(owner, team, query):
     make_run(team)
     read(owner, f"/runs?{query}", status=400)
@@ -181,6 +210,26 @@ def test_several_runs_are_archived_and_those_that_cannot_be_are_named(owner, tea
     assert done.archived_at and not running.archived_at
     html = browser.get("/runs").content.decode()
     assert "1 run archived" in html and "running is active; stop it before archiving" in html
+
+
+def test_several_runs_are_tagged_and_freed_of_a_tag(owner, team):
+    first, second = make_run(team, name="first", tags=["old"]), make_run(team, name="second", tags=["old", "paper"])
+    browser, ids = signed_in(owner), f"{first.pk},{second.pk}"
+    browser.post("/runs/bulk", {"action": "tag", "tag": " paper ", "ids": ids})
+    browser.post("/runs/bulk", {"action": "untag", "tag": "old", "ids": ids})
+    assert [list(run.tags) for run in Run.objects.order_by("name")] == [["paper"], ["paper"]]
+    assert AuditEntry.objects.filter(verb="run.tag", object_id=str(second.pk)).count() == 1, "what changes nothing is no deed"
+    assert browser.post("/runs/bulk", {"action": "tag", "tag": " ", "ids": ids}).status_code == 400
+
+
+def test_a_tag_that_cannot_be_is_said_and_the_others_stay(owner, team):
+    run, browser = make_run(team, tags=[f"tag-{n}" for n in range(20)]), signed_in(owner)
+    browser.post("/runs/bulk", {"action": "tag", "tag": "one more", "ids": run.pk})
+    assert "21 tags; a run has at most 20" in browser.get("/runs").content.decode()
+    browser.post("/runs/bulk", {"action": "tag", "tag": "x" * 61, "ids": run.pk})
+    assert "a tag has 1 to 60 characters" in browser.get("/runs").content.decode()
+    run.refresh_from_db()
+    assert len(run.tags) == 20
 
 
 def test_bulk_leads_back_to_the_list_and_nowhere_else(owner, team):

@@ -9,5 +9,6 @@ APPS = ("accounts", "banks", "runs", "telemetry", "episodes", "checkpoints", "ev
 for app in APPS:
     api.add_router("", f"controlplane.{app}.api.router")
 api.add_router("", "controlplane.banks.repair_api.router")
+api.add_router("", "controlplane.runs.saved_views_api.router")
 
 urlpatterns = [path("api/v1/", api.urls)]

@@ -13,12 +13,13 @@ from pydantic import StrictBool
 
 from controlplane.accounts.selectors import team_for
 from controlplane.api.idempotency import idempotent
-from controlplane.api.pagination import Page, Paging
+from controlplane.api.pagination import MAX_LIMIT, Page, Paging
 from controlplane.api.problems import Problem
 from controlplane.api.rate_limit import limited
 from controlplane.api.schemas import Input, Whole
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.runs import selectors, services
+from controlplane.evals.statistics import Interval
+from controlplane.runs import recipes, selectors, services
 from controlplane.runs.forms.diff import MAX_COMPARED
 from controlplane.runs.forms.schema import ABSENT
 from controlplane.runs.launch import check_launch
@@ -150,8 +151,45 @@ class DifferencesOut(Schema):
     fields: list[DifferingField]
 
 
+class MeanOut(Schema):
+    mean: float | None = Field(description="Over the runs that have a value; null without any.")
+    low: float | None = Field(description="Lower end of the 95 % t interval; null for fewer than two runs.")
+    high: float | None
+    n: int = Field(description="Runs that have a value.")
+
+
+class SeedsOut(Schema):
+    """The runs of one recipe."""
+
+    recipe: str = Field(description="SHA-256 of what is trained, the seed left out.")
+    name: str
+    runs: int
+    seeds: list[int]
+    ids: list[UUID]
+    states: dict[str, int]
+    first_step: int = Field(alias="steps.0", description="Of the run that got least far; the means mix runs when it is not last_step.")
+    last_step: int = Field(alias="steps.1")
+    measured: dict[str, MeanOut]
+    method: str = Field(alias="newest.method")
+    environment: str = Field(alias="newest.environment")
+    model: str = Field(alias="newest.model")
+    created_at: datetime = Field(description="Of its newest run.")
+
+    @staticmethod
+    def resolve_states(group: recipes.SeedGroup) -> dict[str, int]:
+        return dict(group.states)
+
+    @staticmethod
+    def resolve_measured(group: recipes.SeedGroup) -> dict[str, dict]:
+        return {name: _mean(found) for name, found in group.measured.items()}
+
+
+def _mean(found: Interval) -> dict:
+    return {"mean": found.estimate, "low": found.low, "high": found.high, "n": found.n}
+
+
 # ---------------------------------------------------------------- questions
-class RunQuery(Schema):
+class RunFacets(Schema):
     state: list[RunState] = Field([], max_length=MANY)
     search: str = Field("", max_length=200, description="In name, experiment and tags, or the beginning of an id.")
     tag: str = Field("", max_length=60)
@@ -162,7 +200,22 @@ class RunQuery(Schema):
     environment: list[str] = Field([], max_length=MANY)
     experiment: list[str] = Field([], max_length=MANY)
     archived: bool = False
+
+    def filters(self, sort: str) -> RunFilters:
+        """Values of one filter are alternatives, filters narrow each other."""
+        facets = {name: tuple(getattr(self, name)) for name in ("state", "project", "owner", "method", "model", "environment", "experiment")}
+        narrowed = {name: values for name, values in facets.items() if values}
+        return RunFilters(search=self.search.strip(), tag=self.tag, archived=self.archived, sort=sort, facets=narrowed)
+
+
+class RunQuery(RunFacets):
     sort: Literal["created", "-created", "name", "-name", "step", "-step"] = "-created"
+
+
+class SeedsQuery(RunFacets):
+    sort: Literal["created", "-created", "reward", "-reward"] = "-created"
+    cursor: str | None = Field(None, description="`next` of the previous page.", max_length=6, pattern="^[0-9]+$")
+    limit: int = Field(50, description="Recipes a page.", ge=1, le=MAX_LIMIT)
 
 
 class Compared(Schema):
@@ -180,6 +233,7 @@ class Clone(Input):
 class RunChange(Input):
     archived: StrictBool | None = None
     priority: Whole | None = Field(None, ge=-1000, le=1000)
+    tags: list[str] | None = Field(None, max_length=services.MOST_TAGS, description="All of the run's tags; those it has now are replaced.")
 
 
 # ---------------------------------------------------------------- launch
@@ -223,12 +277,17 @@ def clone(request: HttpRequest, run_id: UUID, body: Clone):
 @router.get("/runs", response=Page[RunOut])
 def list_runs(request: HttpRequest, paging: Query[Paging], query: Query[RunQuery]):
     """The team's runs. Values of one filter are alternatives, filters narrow each other."""
-    facets = {name: tuple(getattr(query, name)) for name in ("state", "project", "owner", "method", "model", "environment", "experiment")}
-    narrowed = {name: values for name, values in facets.items() if values}
-    filters = RunFilters(search=query.search.strip(), tag=query.tag, archived=query.archived, sort=query.sort, facets=narrowed)
     sign = "-" if query.sort.startswith("-") else ""
-    page = paging.page(filters.restrict(_shown(request)), sign + SORTS[query.sort.lstrip("-")], f"{sign}id")
+    page = paging.page(query.filters(query.sort).restrict(_shown(request)), sign + SORTS[query.sort.lstrip("-")], f"{sign}id")
     return {**page, "items": [_with_state(run) for run in page["items"]]}
+
+
+@router.get("/runs/seeds", response=Page[SeedsOut])
+def list_seeds(request: HttpRequest, query: Query[SeedsQuery]):
+    """The same runs folded: those that differ only in seed, name or tags are one recipe, with the mean of each headline over them."""
+    offset = int(query.cursor or 0)
+    groups, more = recipes.groups(request.user, query.filters(query.sort), offset, query.limit)
+    return {"items": groups, "next": str(offset + len(groups)) if more else None}
 
 
 @router.get("/runs/differences", response=DifferencesOut)
@@ -303,11 +362,13 @@ def retry(request: HttpRequest, run_id: UUID):
 
 @router.patch("/runs/{uuid:run_id}", response=RunOut)
 def change(request: HttpRequest, run_id: UUID, body: RunChange):
-    """Move a waiting run in the queue; hide an ended run or bring it back."""
+    """Move a waiting run in the queue; give a run other tags; hide an ended run or bring it back."""
     run = _run(request, run_id)
     with transaction.atomic():
         if body.priority is not None:
             services.set_priority(request.user, run, body.priority)
+        if body.tags is not None:
+            services.retag(request.user, run, body.tags)
         if body.archived is not None:
             services.archive(request.user, [run], body.archived)
     return _out(request, run_id)

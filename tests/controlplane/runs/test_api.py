@@ -203,6 +203,16 @@ def test_priority_moves_a_waiting_run_and_only_that(caller, launched):
     assert caller.send("PATCH", f"/runs/{run['id']}", {"priority": 1}).status_code == 409
 
 
+def test_tags_are_replaced_each_once(caller, launched):
+    run = launched()
+    changed = caller.send("PATCH", f"/runs/{run['id']}", {"tags": [" paper", "paper", "draft"]}).json()
+    assert changed["tags"] == ["paper", "draft"] and changed["config_hash"] == run["config_hash"]
+    assert [one["id"] for one in caller.send("GET", "/runs?tag=draft").json()["items"]] == [run["id"]]
+    wrong = caller.send("PATCH", f"/runs/{run['id']}", {"tags": ["x" * 61]})
+    assert wrong.status_code == 422 and "a tag has 1 to 60 characters" in wrong.json()["errors"][0]["message"]
+    assert caller.send("PATCH", f"/runs/{run['id']}", {"tags": []}).json()["tags"] == []
+
+
 def test_an_archived_run_leaves_the_list_and_comes_back(caller, launched):
     run = launched()
     assert caller.send("PATCH", f"/runs/{run['id']}", {"archived": True}).status_code == 409

@@ -10,6 +10,8 @@ from django.apps import apps
 from django.utils import timezone
 from scipy import stats
 
+from controlplane.accounts import services as accounts
+from controlplane.accounts.choices import Role
 from controlplane.runs import recipes, saved_views
 from controlplane.runs.listing import RunFilters
 from controlplane.runs.models import Run, SavedView
@@ -228,3 +230,59 @@ def test_the_owner_and_an_admin_delete_a_shared_view_and_others_do_not(owner, te
 def test_hostile_names_of_views_are_text(owner, team):
     saved_views.save(owner, "<script>alert(1)</script>", "q=%3Cscript%3E")
     assert "<script>alert" not in read(owner, "/runs?q=%3Cscript%3E")
+
+
+# ---------------------------------------------------------------- REST
+def test_seeds_are_folded_with_mean_interval_and_n(as_token, owner, team):
+    for seed, reward in ((1, 0.5), (2, 0.7), (3, None)):
+        seeded(team, seed, reward)
+    seeded(team, 1, 0.9, group_size=16)
+    caller = as_token(owner, "read")
+    single, folded = caller.send("GET", "/runs/seeds?sort=-reward").json()["items"]
+    assert single["measured"]["reward"] == {"mean": 0.9, "low": None, "high": None, "n": 1}
+    assert (folded["name"], folded["runs"], folded["seeds"], folded["states"]) == ("size 8", 3, [1, 2, 3], {"active": 3})
+    assert (folded["first_step"], folded["last_step"], len(folded["ids"]), folded["method"]) == (9, 9, 3, "grpo")
+    low, high = stats.t.interval(0.95, 1, 0.6, stats.sem([0.5, 0.7]))
+    assert folded["measured"]["reward"] == {"mean": pytest.approx(0.6), "low": pytest.approx(low), "high": pytest.approx(high), "n": 2}
+    assert folded["measured"]["accuracy"] == {"mean": None, "low": None, "high": None, "n": 0}
+
+
+def test_the_pages_of_folded_seeds_visit_every_recipe_once(as_token, owner, team):
+    for size in range(5):
+        seeded(team, 1, group_size=size)
+    caller, found, cursor = as_token(owner, "read"), [], ""
+    while cursor is not None:
+        page = caller.send("GET", f"/runs/seeds?limit=2{cursor and f'&cursor={cursor}'}").json()
+        found += [group["recipe"] for group in page["items"]]
+        cursor = page["next"]
+    assert len(found) == len(set(found)) == 5
+    assert caller.send("GET", "/runs/seeds?cursor=x").status_code == 422
+
+
+def test_a_filter_narrows_the_folded_seeds(as_token, owner, team):
+    seeded(team, 1, state="failed")
+    seeded(team, 2)
+    [group] = as_token(owner, "read").send("GET", "/runs/seeds?state=failed").json()["items"]
+    assert group["seeds"] == [1]
+
+
+def test_views_are_kept_listed_and_deleted_by_rest(as_token, owner, teammate, outsider, team, other_team):
+    caller, mate = as_token(owner, "submit"), as_token(teammate, "submit")
+    made = caller.send("POST", "/runs/views", {"name": "lost ones", "query": "state=lost&cursor=x", "team": "physics"})
+    assert made.status_code == 201
+    assert made.json() == {**made.json(), "name": "lost ones", "query": "state=lost", "team": "physics", "owner": "olga"}
+    caller.send("POST", "/runs/views", {"name": "mine"})
+    assert [view["name"] for view in caller.send("GET", "/runs/views").json()["items"]] == ["lost ones", "mine"]
+    assert [view["name"] for view in mate.send("GET", "/runs/views").json()["items"]] == ["lost ones"]
+    assert as_token(outsider, "read", team=other_team).send("GET", "/runs/views").json()["items"] == []
+    assert mate.send("DELETE", f"/runs/views/{made.json()['id']}").status_code == 403
+    assert caller.send("DELETE", f"/runs/views/{made.json()['id']}").status_code == 204
+    wrong = caller.send("POST", "/runs/views", {"name": "bad", "query": "sort=password"})
+    assert wrong.status_code == 422 and wrong.json()["errors"][0]["pointer"] == "/query"
+
+
+def test_a_token_sees_the_shared_views_of_its_own_team_alone(as_token, owner, team, other_team):
+    accounts.add_member(other_team, owner, Role.MEMBER)
+    for one in (team, other_team):
+        saved_views.save(owner, f"of {one.slug}", "", one)
+    assert [view["name"] for view in as_token(owner, "read").send("GET", "/runs/views").json()["items"]] == ["of physics"]

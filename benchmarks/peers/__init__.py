@@ -24,6 +24,7 @@ REQUIREMENTS = {
     "mlflow": ("mlflow==3.17.2", "psycopg2-binary==2.9.10"),
     "aim": ("aim==3.29.1",),
     "trackio": ("trackio==0.43.0",),
+    "cosmic-ray": ("cosmic-ray==8.7.0",),  # no peer, but what `prove mutation` mutates with
 }
 SCRIPT_S = 600
 FOLDER = CHECKOUT / ".assay" / "peers"

@@ -14,7 +14,7 @@ the query and key projections alone; what a head does with what it looks at is l
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -75,7 +75,10 @@ def texts(tasks: Sequence[Task], demonstrations: Sequence[Demonstration]) -> Ite
         yield f"{''.join(demonstration.history)}{demonstration.prompt or ''}{demonstration.completion}"
 
 
-def _shown(task: Task) -> Iterator[str]:
+def _shown(task: Task) -> Iterable[str]:
+    if "variation" in task.payload:
+        # A simulator's variation: its words are the simulator's, and stand in the demonstrations.
+        return ()
     if "task_digest" not in task.payload:
         return (message["content"] for message in prompt_messages(read_payload(task)))
     from runner.environments import repair_menu

@@ -109,3 +109,11 @@ def test_heads_look_where_they_were_aimed(folder):
 def test_the_tokenizer_declares_its_chat_template(folder):
     assert load_tokenizer(folder).chat_template == assay_tiny.CHAT_TEMPLATE
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == load_tokenizer(folder).eos_token_id
+
+
+def test_a_simulator_s_variations_lend_no_words_and_their_demonstrations_do():
+    variation = Task(key="4-2/0", split="train", payload={"task_id": "4-2", "task": "find-non-living-thing", "variation": 0})
+    gold = Demonstration(
+        key="4-2/0/000", kind="gold", prompt="You see a stove. ", completion="<action>focus on stove</action>", task="4-2/0"
+    )
+    assert list(assay_tiny.texts([variation], [gold])) == ["You see a stove. <action>focus on stove</action>"]

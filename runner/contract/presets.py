@@ -59,6 +59,55 @@ def _shuffled(document: dict) -> dict:
     return control
 
 
+_SCIENCEWORLD_SHORT = {
+    "name": "ScienceWorld, three short tasks, assay-tiny",
+    "experiment": "scienceworld",
+    "model": {"source": {"type": "builtin", "name": "assay-tiny"}, "max_length": 2048},
+    "environment": {"type": "scienceworld", "levels": ["4-2", "7-1", "7-2"], "max_actions": 30, "max_concurrent_episodes": 2},
+    "sampling": {"max_new_tokens": 64},
+    "stages": [
+        {
+            "type": "sft",
+            "steps": 600,
+            "batch_size": 16,
+            "kinds": ["gold"],
+            "optimizer": {"learning_rate": 2e-3, "beta2": 0.95, "warmup_steps": 20, "schedule": "linear"},
+        },
+        {
+            "type": "gigpo",
+            "steps": 40,
+            "batch_size": 64,
+            "group_size": 8,
+            "gamma": 0.95,
+            "omega": 1.0,
+            "invalid_action_penalty": 0.1,
+            "anchor": "look_inv_score",
+            "optimizer": {"learning_rate": 3e-4, "beta2": 0.95, "warmup_steps": 2},
+        },
+    ],
+    "evaluation": {"type": "held_out", "temperature": 0.0, "forced_choice": False},
+    "checkpoints": {"every_steps": 50},
+    "resources": {"rollout_workers": 1, "worker_cpus": 1.0},
+}
+
+
+def _smollm2(document: dict) -> dict:
+    small = deepcopy(document)
+    small["name"] = "ScienceWorld, three short tasks, SmolLM2-135M"
+    small["model"] = {
+        "source": {"type": "builtin", "name": "smollm2-135m-instruct"},
+        "adapter": {"type": "lora", "rank": 16, "alpha": 16},
+        "dtype": "float32",
+        "max_length": 2048,
+    }
+    warm, reward = small["stages"]
+    warm |= {"steps": 60, "batch_size": 8, "optimizer": {"learning_rate": 1e-3, "warmup_steps": 5}}
+    reward |= {"steps": 10, "batch_size": 16, "group_size": 4, "optimizer": {"learning_rate": 1e-4}}
+    small["evaluation"]["limit"] = 30
+    small["checkpoints"] = {"every_steps": 10}
+    return small
+
+
 _ALL = (
     Preset(
         "sample",
@@ -231,6 +280,103 @@ _ALL = (
             "/checkpoints/every_steps": "published recipe: every 10",
             "/evaluation/every_steps": "published recipe: every 200",
             "/resources/gpus": "published recipe: 3 nodes of 8, one of them for generation",
+        },
+    ),
+    Preset(
+        "scienceworld-tiny",
+        1,
+        "ScienceWorld with a tiny model on a processor",
+        "A warm start on gold paths, then GiGPO, on three short kinds of task. Import the bank with gold first: "
+        "./assay import scienceworld --replays 50 --gold-tasks 4-2,7-1,7-2",
+        _SCIENCEWORLD_SHORT,
+        {
+            "/environment/levels": "the kinds whose gold is shortest: 3 to 11 actions",
+            "/environment/max_actions": "nearly three times the longest gold of these kinds",
+            "/stages/0": "a model without any words needs many more passes than the published three; planned, not measured",
+            "/stages/1/anchor": "room, inventory and score: the published anchor mixes rooms",
+            "/stages/1": "published recipe for gamma, omega, penalty and normalisation; sized for two cores, planned, not measured",
+            "/evaluation/temperature": "published recipe: greedy",
+        },
+    ),
+    Preset(
+        "scienceworld-smollm2",
+        1,
+        "ScienceWorld with SmolLM2 and an adapter on a processor",
+        "The same three kinds of task with a 135 M model and a low-rank adapter: small enough to watch, stop and resume on two cores.",
+        _smollm2(_SCIENCEWORLD_SHORT),
+        {
+            "/model/adapter": "all projections, as published, at a rank that two cores bear",
+            "/stages/0": "sized for two cores",
+            "/stages/1": "sized for two cores",
+            "/evaluation/limit": "sized for two cores",
+        },
+    ),
+    Preset(
+        "scienceworld-published",
+        1,
+        "ScienceWorld with Qwen2.5-1.5B, as published",
+        "Gold warm start, then GiGPO with LoRA over 1,000 steps: of 140 fixed dev episodes 44 succeeded at step 140, 38 at the end.",
+        {
+            "name": "scienceworld_single_warmstart_ms100_1k_seed0",
+            "experiment": "scienceworld",
+            "seed": 0,
+            "model": {
+                "source": {"type": "hub", "repo_id": "Qwen/Qwen2.5-1.5B-Instruct"},
+                "adapter": {"type": "lora", "rank": 64, "alpha": 64},
+                "dtype": "bfloat16",
+                "max_length": 4608,
+            },
+            "environment": {
+                "type": "scienceworld",
+                "eval_tasks": "dev140",
+                "simplification": "easy",
+                "max_actions": 100,
+                "history_length": 2,
+                "max_concurrent_episodes": 32,
+            },
+            "sampling": {"temperature": 1.0, "max_new_tokens": 512},
+            "stages": [
+                {"type": "sft", "steps": 289, "batch_size": 64, "gate": "stop", "optimizer": {"learning_rate": 1e-4, "warmup_steps": 10}},
+                {
+                    "type": "gigpo",
+                    "steps": 1000,
+                    "batch_size": 64,
+                    "group_size": 8,
+                    "advantage": "mean_std",
+                    "min_std": 0.0,
+                    "gamma": 0.95,
+                    "omega": 1.0,
+                    "invalid_action_penalty": 0.1,
+                    "episode_stat_scope": "rows",
+                    "anchor": "observation",
+                    "mini_batch_rows": 64,
+                    "loss": {"type": "clipped", "clip_low": 0.2, "clip_high": 0.2, "importance_cap": None},
+                    "filters": {"zero_advantage": "monitor"},
+                    "optimizer": {"learning_rate": 3e-6},
+                },
+            ],
+            "evaluation": {"type": "held_out", "every_steps": 10, "temperature": 0.0, "forced_choice": False},
+            "resources": {"rollout_workers": 2, "worker_cpus": 8.0, "learner_cpus": 4.0, "gpus": 1},
+        },
+        {
+            "/seed": "published run: seed 0",
+            "/model/adapter/rank": "published run: 64, alpha 64, all linear layers",
+            "/model/max_length": "prompt 4,096 and response 512: not stated by the published run",
+            "/environment/max_actions": "published run: 100",
+            "/environment/history_length": "published run: 2",
+            "/environment/simplification": "not stated by the published run",
+            "/environment/eval_tasks": "published run: 140 fixed dev episodes, whose list was not published; this is ours",
+            "/stages/0/steps": "three epochs, as published, over 6,147 pairs: six variations of thirty tasks, cut at 100 actions",
+            "/stages/0/optimizer": "not stated by the published run",
+            "/stages/1/batch_size": "published run: 8 tasks of 8 episodes",
+            "/stages/1/gamma": "published run: 0.95",
+            "/stages/1/advantage": "not stated by the published run; mean_std as in the reference's script for another environment",
+            "/stages/1/min_std": "the reference has no floor",
+            "/stages/1/anchor": "the reference compares the bare observation",
+            "/stages/1/invalid_action_penalty": "published run: 0.1",
+            "/stages/1/mini_batch_rows": "published run: 64 turns an update",
+            "/stages/1/optimizer/learning_rate": "published run: 3e-6",
+            "/evaluation/every_steps": "published run: every 10 steps, greedy",
         },
     ),
 )

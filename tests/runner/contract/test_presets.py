@@ -42,3 +42,15 @@ def test_the_control_differs_only_in_its_rewards():
 def test_an_unknown_preset_names_the_known_ones():
     with pytest.raises(KeyError, match="sample"):
         find("smaple")
+
+
+def test_the_published_scienceworld_run_has_its_form():
+    config = as_config(find("scienceworld-published"))
+    warm, reward = config.stages
+    assert warm.steps == -(-3 * 6147 // warm.batch_size) and warm.gate == "stop"
+    assert (reward.batch_size, reward.group_size, reward.steps, reward.mini_batch_rows) == (64, 8, 1000, 64)
+    assert (reward.gamma, reward.omega, reward.invalid_action_penalty, reward.optimizer.learning_rate) == (0.95, 1.0, 0.1, 3e-6)
+    assert (config.model.adapter.rank, config.model.adapter.alpha, config.model.adapter.target_modules) == (64, 64, ["all-linear"])
+    assert (config.environment.max_actions, config.environment.history_length, config.environment.eval_tasks) == (100, 2, "dev140")
+    assert (config.evaluation.temperature, config.evaluation.every_steps) == (0.0, 10)
+    assert reward.loss.importance_cap is None, "old log-probs are the rollout policy's"

@@ -34,6 +34,7 @@ from runner.reporting.emitter import Emitter
 from runner.reporting.episodes import EpisodeReporter
 from runner.reporting.heartbeat import Heartbeat, StopRequest, Vitals
 from runner.reporting.metrics import Clock, container_metrics, in_words, throughput
+from runner.reporting.simulators import simulator_metrics
 from runner.rollouts.dispatcher import Dispatcher
 from runner.rollouts.sampler import Resampler, Sampler
 from runner.rollouts.types import TrainedSample
@@ -194,7 +195,7 @@ class Loop:
             difference = self.sync.push(step)
         self.untold = (report.samples, step)
         told = {"episode/refilled": float(batch.replaced), "episode/batches": float(batch.draws), "weight_sync/probe_difference": difference}
-        return {**report.metrics, **container_metrics(batch.outcomes), **told}
+        return {**report.metrics, **container_metrics(batch.outcomes), **simulator_metrics(batch.outcomes), **told}
 
     def _tell_trained(self) -> None:
         """What the last step made of its episodes. A checkpoint waits for it, since a run resumed from there would not tell it again."""

@@ -10,10 +10,11 @@ from controlplane.alerts.models import Incident
 from controlplane.runs.models import Run
 from controlplane.telemetry.delta import event_row
 from controlplane.telemetry.models import Axis, Series
-from runner.contract.metrics import DASHBOARD, REPAIR_DASHBOARD, Metric, lookup
+from runner.contract.metrics import DASHBOARD, REPAIR_DASHBOARD, SCIENCEWORLD_DASHBOARD, Metric, lookup
 
 # Parts of a whole: drawn as stacked areas.
 STACKED = {"Terminations", "Step time"}
+OPENING = {"harbor": REPAIR_DASHBOARD, "scienceworld": SCIENCEWORLD_DASHBOARD}
 WARM_START = ("Warm start", ("sft/loss",))
 MOST_FOUND = 120
 MOST_NAMED = 5
@@ -49,10 +50,9 @@ def _label(metric: Metric, title: str) -> str:
 
 
 def default_charts(run: Run) -> list[ChartSpec]:
-    """The dashboard of the metrics dictionary, after the warm start's loss where the run has one; a container run opens with its 2 × 4."""
+    """The dashboard of the metrics dictionary, after the warm start's loss where the run has one; some environments open with their 2 × 4."""
     head = (WARM_START,) if "sft" in run.method else ()
-    if run.environment == "harbor":
-        head = (*REPAIR_DASHBOARD, *head)
+    head = (*OPENING.get(run.environment, ()), *head)
     shown = {title for title, _ in head}
     return [chart(title, names) for title, names in (*head, *(item for item in DASHBOARD if item[0] not in shown))]
 

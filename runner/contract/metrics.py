@@ -76,6 +76,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("episode/length/min", "Episode length, min", "min of steps the environment took", "turns", "episodes that take part", "none", "length"),
     Metric("episode/valid_action_ratio", "Valid actions", "turns whose action could be read and was understood / turns", "", "turns that take part", "up", "episodes",
            (Rule("below", 0.5, for_steps=5, advice="Most actions mean nothing: look at the replies, lengthen the warm start or raise the penalty."),)),
+    Metric("episode/success_rate", "Success", "episodes that reached the full score / graded episodes", "", "graded episodes", "up", "reward"),
+    Metric("episode/ambiguous_mean", "Ambiguous requests", "mean number of names that fitted several objects", "", "graded episodes", "down", "episodes"),
+    Metric("env/error_fraction", "Environment errors", "tries that ended in an env_… termination or replay_mismatch / tries", "", "all tries", "down", "episodes",
+           (Rule("above", 0.05, critical=0.15, advice="Simulators fail: look at the errors of the episodes, run fewer at a time, raise their heap or their limits."),)),
+    Metric("env/restart_count", "Simulators replaced", "simulators that workers had to replace since they started", "simulators", "workers", "down", "episodes"),
+    Metric("env/step_ms_p95", "Simulator step, p95", "median over episodes of their simulator's 95th percentile", "ms", "episodes", "down", "speed"),
     Metric("gigpo/ae_std", "Episode-level advantage, std", "std of A_E", "", "turns that take part", "none", "reward"),
     Metric("gigpo/as_std", "Step-level advantage, std", "std of A_S", "", "turns that take part", "none", "reward"),
     Metric("gigpo/group_size_mean", "Step-level group size", "turns / step-level groups", "turns", "turns that take part", "up", "reward"),
@@ -238,6 +244,18 @@ REPAIR_DASHBOARD: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Groups without signal", ("group/zero_variance_fraction",)),
 )
 """The 2 × 4 that a container run's page opens with; the effective sample size is a health tile."""
+
+SCIENCEWORLD_DASHBOARD: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Held-out success", ("val/success_rate", "val/success_rate_low", "val/success_rate_high")),
+    ("Held-out score", ("val/score_mean", "val/score_mean_clip0", "val/score_best_mean", "val/test_score_rowweighted")),
+    ("Success", ("episode/success_rate",)),
+    ("Episode length", ("episode/length/mean", "episode/length/max")),
+    ("Valid actions", ("episode/valid_action_ratio",)),
+    ("Step-level group size", ("gigpo/group_size_mean",)),
+    ("Turns alone, across episodes, or mixed", ("gigpo/singleton_share", "gigpo/cross_episode_share", "gigpo/mixed_places_share", "gigpo/mixed_scores_share")),
+    ("Environment errors", ("env/error_fraction",)),
+)
+"""The 2 × 4 that the page of a run in the text laboratory opens with."""
 
 TRACKED: tuple[str, ...] = (
     "termination/finished/score_mean",

@@ -26,8 +26,7 @@ from runner.contract.run_config import (
 )
 
 KIND = "evaluation"
-ANCHORS = "anchors"
-WITHOUT_MODEL = ("anchors", "oracle", "nop")
+ANCHORS, REGRADE = "anchors", "regrade"
 
 
 class ServedModel(Document):
@@ -73,6 +72,14 @@ class Selection(Document):
     gpu_tasks: bool = setting(False, "Also tasks that need a GPU.")
 
 
+class SavedEpisode(Document):
+    """An episode whose deliveries were kept, to be graded once more."""
+
+    episode: str = setting(..., "Identifier of the episode.", min_length=1, max_length=80)
+    task: str = setting(..., "Key of its task.", min_length=1, max_length=200)
+    artifacts: str = setting(..., "Folder of what it delivered, as the nodes see it.", pattern=r"^/", max_length=2000)
+
+
 class EvaluationResources(Document):
     """What the evaluation asks of one node; its containers take what each task sets, and count against the node's slots."""
 
@@ -90,11 +97,14 @@ class EvaluationConfig(Document):
     experiment: str | None = setting(None, "Groups runs that answer one question.", max_length=120)
     tags: list[Tag] = setting([], "Free labels.", max_length=20)
     seed: int = setting(0, "Seeds sampling and what each episode is shown.", ge=0, lt=2**31)
-    agent: Literal["anchors", "oracle", "nop", "model"] = setting(..., "Who acts; `model` acts through environment.agent.")
+    agent: Literal["anchors", "oracle", "nop", "model", "regrade"] = setting(
+        ..., "Who acts; `model` acts through environment.agent, and `regrade` nobody: saved deliveries are graded once more."
+    )
     model: EvaluatedModel | None = setting(None, "Whose replies are scored; needed by agent `model` alone.")
     sampling: EvaluationSampling = EvaluationSampling()
     environment: HarborEnvironment = HarborEnvironment()
     selection: Selection = Selection()
+    saved: list[SavedEpisode] = setting([], "What agent `regrade` grades.", max_length=1000)
     resources: EvaluationResources = EvaluationResources()
     priority: int = setting(0, "Higher starts first.", ge=-1000, le=1000)
     max_attempts: int = setting(3, "Attempts before a lost one stays lost.", ge=1, le=100)
@@ -112,6 +122,8 @@ class EvaluationConfig(Document):
             raise _at("model", "agent 'model' needs one: say which model or checkpoint is evaluated")
         if self.agent != "model" and self.model is not None:
             raise _at("model", f"agent {self.agent!r} needs no model; leave it out")
+        if (self.agent == REGRADE) != bool(self.saved):
+            raise _at("saved", "names the episodes that agent 'regrade' grades, and goes with no other agent")
         return self
 
     @property

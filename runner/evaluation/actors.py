@@ -14,7 +14,7 @@ from runner.agents.turn_loop import ModelAgent
 from runner.assignment import Assignment, Refused
 from runner.contract.atif import AgentTurn, Trajectory, write_trajectory
 from runner.contract.bank import Task
-from runner.contract.evaluation_config import EvaluationConfig
+from runner.contract.evaluation_config import REGRADE, EvaluationConfig
 from runner.environments.base import Step
 from runner.environments.harbor import HarborEnvironment, instruction, make_agent
 from runner.environments.site import Site
@@ -81,6 +81,17 @@ class SandboxActor:
         task = await asyncio.to_thread(self.stage.site.load, trial.payload)
         episode = trial.episode(self.stage.attempt)
         return await self.stage.site.runner.run(task, agent, episode=episode, attempt=self.stage.attempt)
+
+
+class RegradeActor(SandboxActor):
+    """Nobody acts: what an earlier episode delivered goes to a fresh verifier."""
+
+    async def play(self, trial: Trial) -> Ended:
+        started, saved = time.time(), self.stage.config.saved[trial.sample]
+        task = await asyncio.to_thread(self.stage.site.load, trial.payload)
+        told = {"episode": trial.episode(self.stage.attempt), "attempt": self.stage.attempt}
+        result = await self.stage.site.runner.regrade(task, Path(saved.artifacts), **told)
+        return of_result(result, trial, started, time.time(), "")
 
 
 class ServedActor(SandboxActor):
@@ -202,7 +213,7 @@ def make_actor(stage: Stage, assignment: Assignment, bank: bytes, tasks: dict[st
     """Raises Refused for a model that cannot be loaded as it was pinned."""
     config = stage.config
     if config.agent != "model":
-        return SandboxActor(stage)
+        return RegradeActor(stage) if config.agent == REGRADE else SandboxActor(stage)
     if config.model.source.type == "served":
         return ServedActor(stage)
     from runner.models.loading import ModelError, resolve_model

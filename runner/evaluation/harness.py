@@ -12,6 +12,7 @@ A stop tears down what runs and leaves the lines that are written; the next atte
 
 import asyncio
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +21,7 @@ from runner.contract.anchors import AnchorResult
 from runner.contract.bank import InvalidBank, Task, read_bank
 from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.episode import EventKind
-from runner.contract.evaluation_config import ANCHORS, EvaluationConfig
+from runner.contract.evaluation_config import ANCHORS, REGRADE, EvaluationConfig
 from runner.contract.evaluation_results import Record, mean, select, summarise
 from runner.environments.harbor import read_payload
 from runner.environments.site import Site, house_name, node_name
@@ -46,17 +47,29 @@ class Harness:
     ):
         self.assignment, self.bank, self.control, self.emitter, self.vitals, self.stop = assignment, bank, control, emitter, vitals, stop
         self.config: EvaluationConfig = assignment.config
-        self.proves = self.config.agent == ANCHORS
-        self.evaluation = None if self.proves else str(uuid.uuid5(uuid.NAMESPACE_URL, f"assay:{assignment.run}/evaluation"))
+        self.proves, self.regrades = self.config.agent == ANCHORS, self.config.agent == REGRADE
+        self.evaluation = (
+            None if self.proves or self.regrades else str(uuid.uuid5(uuid.NAMESPACE_URL, f"assay:{assignment.run}/evaluation"))
+        )
         self.tasks = self._select()
-        self.trials = [
-            Trial(task, payload, agent, sample, number)
-            for number, task in enumerate(self.tasks)
-            for payload in [read_payload(task)]
-            for agent in self.config.agents
-            for sample in range(self.config.selection.samples)
-        ]
+        self.trials = list(self._saved() if self.regrades else self._planned())
         self.ledger = Ledger(assignment.storage / "evaluation")
+
+    def _planned(self) -> Iterator[Trial]:
+        for number, task in enumerate(self.tasks):
+            payload = read_payload(task)
+            for agent in self.config.agents:
+                for sample in range(self.config.selection.samples):
+                    yield Trial(task, payload, agent, sample, number)
+
+    def _saved(self) -> Iterator[Trial]:
+        """One a saved episode; its place in the config stands for the sample."""
+        known = {task.key: (number, task) for number, task in enumerate(self.tasks)}
+        for place, saved in enumerate(self.config.saved):
+            if saved.task not in known:
+                raise Refused(f"the bank has no task {saved.task!r} that can run", "/saved", saved.task)
+            number, task = known[saved.task]
+            yield Trial(task, read_payload(task), REGRADE, place, number)
 
     def _select(self) -> list[Task]:
         try:
@@ -123,6 +136,8 @@ class Harness:
 
     # ------------------------------------------------------------ telling
     def _starting(self, trial: Trial) -> None:
+        if self.regrades:
+            return
         data = {
             "stage": 0,
             "step": self._done,
@@ -142,6 +157,9 @@ class Harness:
 
     def _ended(self, trial: Trial, ended: Ended) -> None:
         self.ledger.add(record(trial, ended))
+        if self.regrades:
+            self.control.regrades([{"episode": self.config.saved[trial.sample].episode, **_graded(ended)}])
+            return self._progress()
         for turn in ended.turns:
             self.emitter.episode_event(ended.episode, EventKind.TURN, turn.index, dict(vars(turn)), ended.finished)
         data = {
@@ -154,15 +172,8 @@ class Harness:
             "facts": ended.facts,
         }
         self.emitter.episode_event(ended.episode, EventKind.FINISHED, 0, data, ended.finished)
-        if grade := ended.grade:
-            told = {
-                "score": grade.score,
-                "reason": grade.reason,
-                "checks": grade.checks,
-                "evidence": grade.evidence,
-                "grader": grade.grader,
-            }
-            self.emitter.episode_event(ended.episode, EventKind.GRADED, 0, told, ended.finished)
+        if ended.grade:
+            self.emitter.episode_event(ended.episode, EventKind.GRADED, 0, _graded(ended), ended.finished)
         if self.proves:
             self.control.anchors([self._anchor(trial, ended)])
         self._progress()
@@ -205,7 +216,7 @@ class Harness:
         self.ledger.summarise(summary)
         if self.proves:
             self.control.anchors([], finished=True)
-        else:
+        elif not self.regrades:
             self.emitter.event("evaluation", self._done, self._document(records, summary))
         return "succeeded"
 
@@ -265,6 +276,13 @@ class Harness:
             "summary": summary,
             "results": [_result(task, by_task[task.key]) for task in self.tasks],
         }
+
+
+def _graded(ended: Ended) -> dict[str, Any]:
+    """As the `graded` event carries it; of a verifier that was never reached, why."""
+    if ended.grade is None:
+        return {"score": None, "reason": _why_ungraded(ended)[:200]}
+    return {name: getattr(ended.grade, name) for name in ("score", "reason", "checks", "evidence", "grader")}
 
 
 def _why_ungraded(ended: Ended) -> str:

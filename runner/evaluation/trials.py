@@ -72,7 +72,7 @@ def of_result(result: EpisodeResult, trial: Trial, started: float, finished: flo
         "regraded": result.regraded,
     }
     # Before anything could be delivered there was nothing to judge.
-    grade = grade_of(result, trial.payload) if result.agent_termination else None
+    grade = grade_of(result, trial.payload) if result.agent_termination or result.regraded else None
     return Ended(result.episode, result.termination, told, started, finished, grade, facts, **spoken)
 
 

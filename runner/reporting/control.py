@@ -82,6 +82,10 @@ class Control:
         """Hand over what anchor agents earned; `finished` says that no more will come."""
         self._outbox_put("anchors", {"results": results, "finished": finished})
 
+    def regrades(self, results: list[dict[str, Any]]) -> None:
+        """Hand over what saved episodes were graded once more."""
+        self._outbox_put("regrades", {"results": results})
+
     def exit(self, record: dict[str, Any]) -> None:
         self._outbox_put("exit", record)
 
@@ -173,6 +177,9 @@ class NoControl:
         pass
 
     def anchors(self, results: list[dict[str, Any]], finished: bool = False) -> None:
+        pass
+
+    def regrades(self, results: list[dict[str, Any]]) -> None:
         pass
 
     def exit(self, record: dict[str, Any]) -> None:

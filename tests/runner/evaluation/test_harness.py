@@ -42,6 +42,9 @@ class Heard:
     def anchors(self, results, finished=False):
         self.anchors_told += [*results, *(["finished"] if finished else [])]
 
+    def regrades(self, results):
+        self.regraded = results
+
     def of(self, kind):
         return [data for _, heard, data in self.episodes if heard == kind]
 
@@ -52,12 +55,12 @@ def house(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_NODE_FOLDER", str(tmp_path / "node"))
     (tmp_path / "node").mkdir()
 
-    def make(test=TEST, attempt="1", task=None, **document):
+    def make(test=TEST, attempt="1", task=None, folder="run", **document):
         cache = TaskCache(tmp_path / "cache" / "tasks")
         data, found = write_bank([make_task(tmp_path / f"task-{attempt}", cache, test, **(task or {}))])
         given = {"name": "toy", **document}
         given["environment"] = {"type": "harbor", "backend": "process", "version": found, **document.get("environment", {})}
-        storage = tmp_path / "runs" / "run"
+        storage = tmp_path / "runs" / folder
         grant = (Bundle("driver", cpus=1.0),)
         assignment = Assignment("run", attempt, int(attempt), parse_evaluation(given), storage, grant, tmp_path / "cache")
         assignment.folder.mkdir(parents=True)
@@ -183,3 +186,15 @@ def test_a_served_model_chooses_from_the_menu_and_its_words_are_counted(house, c
     assert [turn["author"] for turn in heard.of("turn")][:2] == ["environment", "student"]
     [(_, told)] = heard.events
     assert told["summary"]["config"]["model"]["is_base"] and told["label"] == "menu, base model"
+
+
+def test_saved_deliveries_are_graded_once_more(house):
+    first, heard = house(agent="oracle")
+    assert first.run() == "succeeded"
+    [graded] = heard.of("graded")
+    saved = {"episode": "e1", "task": "demo/heat-repair-sign", "artifacts": graded["evidence"]["artifacts"]}
+    second, heard = house(agent="regrade", saved=[saved], attempt="2", folder="regrade")
+    assert second.run() == "succeeded"
+    [told] = heard.regraded
+    assert (told["episode"], told["score"], told["checks"]) == ("e1", 1.0, {"check_heat_32": 1.0})
+    assert not heard.episodes and not heard.events

@@ -10,6 +10,7 @@ from controlplane.evals import statistics
 from controlplane.evals.models import Evaluation, Protocol, Result
 from controlplane.evals.statistics import Difference, Interval
 from controlplane.runs.models import Run
+from runner.contract.metrics import MIN_EFFECTIVE
 
 COLUMNS = {"score": "Generated accuracy", "forced": "Forced-choice accuracy"}
 """What can be compared, and its name in sentences."""
@@ -29,6 +30,11 @@ class Rate:
     rate: float | None
     low: float | None
     high: float | None
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether too few of the tasks have a value for any checkpoint to be the best by it."""
+        return self.n < MIN_EFFECTIVE * self.tasks
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,16 @@ def test_an_ungraded_task_is_counted_apart(owner, run, attempt):
     assert "66.7 %" in html and "of 4" in html and "rose by" not in html
 
 
+def test_an_incomplete_pass_and_one_over_what_was_trained_on_are_marked(owner, run, attempt):
+    evaluate(run, "step 10", 10, [None] + [1.0] * 19)
+    assert "incomplete" not in read(owner, f"/runs/{run.pk}/evaluation"), "95 % are enough"
+    spoiled = evaluate(run, "step 20", 20, [None] * 2 + [1.0] * 18)
+    spoiled.summary = {"trained_on": 3}
+    spoiled.save()
+    html = read(owner, f"/runs/{run.pk}/evaluation")
+    assert html.count(">incomplete<") == 1 and "3 trained on" in html
+
+
 def test_protocols_are_never_mixed(owner, run, attempt):
     evaluate(run, "before stage 0", 0, [0.0] * 10)
     evaluate(run, "after stage 0", 9, [1.0] * 10, protocol="b")

@@ -10,10 +10,12 @@ from runner.assignment import Assignment, Bundle, Refused
 from runner.contract.bank import write_bank
 from runner.contract.evaluation_config import parse_evaluation
 from runner.evaluation.harness import Harness
+from runner.learning import checkpoints
 from runner.repair.cache import TaskCache
 from runner.reporting.heartbeat import StopRequest, Vitals
 from tests.runner.environments.toy_repair import FIX, TEST, make_task, numbered
 from tests.runner.sandbox.test_process_backend import why_not
+from tests.runner.tiny_models import save_tiny
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
@@ -55,14 +57,15 @@ def house(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_NODE_FOLDER", str(tmp_path / "node"))
     (tmp_path / "node").mkdir()
 
-    def make(test=TEST, attempt="1", task=None, folder="run", **document):
+    def make(test=TEST, attempt="1", task=None, folder="run", checkpoint=None, **document):
         cache = TaskCache(tmp_path / "cache" / "tasks")
         data, found = write_bank([make_task(tmp_path / f"task-{attempt}", cache, test, **(task or {}))])
         given = {"name": "toy", **document}
         given["environment"] = {"type": "harbor", "backend": "process", "version": found, **document.get("environment", {})}
         storage = tmp_path / "runs" / folder
         grant = (Bundle("driver", cpus=1.0),)
-        assignment = Assignment("run", attempt, int(attempt), parse_evaluation(given), storage, grant, tmp_path / "cache")
+        more = {"model_checkpoint": checkpoint}
+        assignment = Assignment("run", attempt, int(attempt), parse_evaluation(given), storage, grant, tmp_path / "cache", **more)
         assignment.folder.mkdir(parents=True)
         heard = Heard()
         return Harness(assignment, data, heard, heard, Vitals(), StopRequest()), heard
@@ -198,3 +201,47 @@ def test_saved_deliveries_are_graded_once_more(house):
     [told] = heard.regraded
     assert (told["episode"], told["score"], told["checks"]) == ("e1", 1.0, {"check_heat_32": 1.0})
     assert not heard.episodes and not heard.events
+
+
+# ---------------------------------------------------------------- checkpoints
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A complete checkpoint of step 7: its folder and the revision that names it."""
+    manifest = checkpoints.Manifest(7, 0, "grpo", 7, False, "0" * 64, {"learners": 1}, {"torch": "2"}, {"seed": 0})
+    path = checkpoints.write(
+        tmp_path / "checkpoints", manifest, lambda folder: save_tiny(folder / "model", max_position_embeddings=2048) and None
+    )
+    return path, checkpoints.read_manifest(path).revision
+
+
+def by_checkpoint(revision):
+    model = {"source": {"type": "checkpoint", "checkpoint": "c", "revision": revision}, "max_length": 1024}
+    return {"agent": "model", "model": model, "sampling": {"max_new_tokens": 4}, "environment": {"agent": {"type": "menu"}}}
+
+
+def test_a_checkpoints_weights_act_and_the_step_that_was_loaded_is_in_the_result(house, checkpoint):
+    path, revision = checkpoint
+    harness, heard = house(checkpoint=path, **by_checkpoint(revision))
+    assert harness.run() == "succeeded"
+    [(_, told)] = heard.events
+    assert told["label"] == "menu, checkpoint of step 7" and told["summary"]["config"]["model"]["loaded_step"] == 7
+    assert not told["summary"]["config"]["model"]["is_base"]
+    [entry] = lines(harness)
+    assert entry["score"] in (0.0, 1.0) and entry["n_turns"] >= 1 and entry["n_output_tokens"] <= 4 * entry["n_turns"]
+    finished = heard.of("finished")[0]
+    assert finished["facts"]["agent"] == "menu" and finished["facts"]["phases"]["verifier"] > 0
+
+
+def test_no_other_weights_stand_for_a_checkpoint(house, checkpoint):
+    path, revision = checkpoint
+    harness, _ = house(checkpoint=path, **by_checkpoint("f" * 64))
+    with pytest.raises(Refused, match="pinned ffffffffffffffff"):
+        harness.run()
+    (path / "model" / "config.json").write_text("{}")
+    harness, heard = house(checkpoint=path, attempt="2", **by_checkpoint(revision))
+    with pytest.raises(Refused, match="not a complete checkpoint"):
+        harness.run()
+    harness, heard = house(attempt="3", **by_checkpoint(revision))
+    with pytest.raises(Refused, match="cannot be located"):
+        harness.run()
+    assert not heard.episodes

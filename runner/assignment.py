@@ -137,7 +137,9 @@ def open_bank(data: bytes, config: RunConfig, expected: str | None = None, quara
     if not held_out and config.evaluation.type != "none":
         message = f"split {environment.eval_split!r} has no task to evaluate on; choose another or set evaluation to none"
         raise Refused(message, "/environment/eval_split", environment.eval_split)
-    usable = tuple(item for item in demonstrations if item.split == environment.train_split)
+    # Gold goes with its task: what the filters leave out is not shown, and what this bank holds out is never trained on.
+    trained = {"", *(task.key for task in train)}
+    usable = tuple(item for item in demonstrations if item.split == environment.train_split and item.task in trained)
     return Bank(data, found, train, held_out, usable)
 
 

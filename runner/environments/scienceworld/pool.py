@@ -45,7 +45,7 @@ class Pool:
     def __init__(self, settings: Settings, folder: Path | None = None, workers: int = 1, size: int | None = None):
         self.settings, self.folder, self.workers = settings, folder or registry.node_folder(), workers
         self.size = size
-        self.started = self.restarts = self._booting = 0
+        self.restarts = self._booting = 0
         self._idle: list[Simulator] = []
         self._busy: set[Simulator] = set()
         self._waiting: deque[asyncio.Future] = deque()
@@ -121,7 +121,6 @@ class Pool:
         finally:
             self._booting -= 1
         self._busy.add(simulator)
-        self.started += 1
         return simulator
 
     async def _boot_twice(self) -> Simulator:

@@ -19,9 +19,9 @@ from functools import lru_cache
 import numpy as np
 
 from runner.contract.run_config import GigpoStage
+from runner.contract.termination import HANDLING
 from runner.environments.base import Situation
 from runner.environments.canonical_text import canonical
-from runner.contract.termination import HANDLING
 from runner.learning.advantages import STD_FLOOR
 from runner.rollouts.types import Sample
 

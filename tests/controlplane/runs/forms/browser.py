@@ -31,10 +31,15 @@ def post(form) -> dict[str, list[str]]:
 def documents(draw):
     """A document that satisfies the schema and RunConfig's cross-field rules, with any subset of keys present."""
     document = draw(_object(root()))
+    environment = document.get("environment", {})
+    if environment.get("type") == "scienceworld":
+        environment |= {"simplification": "easy", "levels": draw(st.sampled_from([["4-2"], ["7-1", "7-2"]])), "eval_tasks": "all"}
     for stage in document["stages"]:
-        if stage["type"] == "grpo":
+        if stage["type"] in ("grpo", "gigpo"):
             stage["group_size"] = draw(st.integers(2, 64))
             stage["batch_size"] = stage["group_size"] * draw(st.integers(1, 64))
+        if stage["type"] == "gigpo":
+            stage |= {"max_staleness": 0, **({"anchor": "observation"} if environment.get("type") != "scienceworld" else {})}
     document.setdefault("sampling", {})["max_new_tokens"] = draw(st.integers(1, 15))
     source = document.get("model", {}).get("source", {})
     if source.get("type") == "path":

@@ -67,8 +67,13 @@ def token_role(scopes: list[str]) -> Role:
 
 def may(user, team, role) -> bool:
     """Whether `user` holds at least `role` in `team`. `role` is a Role or a verb of VERBS."""
+    return may_each(user, team, role)[0]
+
+
+def may_each(user, team, *roles) -> list[bool]:
+    """`may` of each of `roles`, in one look at the membership."""
     held = role_in(user, team)
-    return held is not None and RANK[held] >= RANK[VERBS.get(role) or Role(role)]
+    return [held is not None and RANK[held] >= RANK[VERBS.get(role) or Role(role)] for role in roles]
 
 
 def require(user, team, role) -> None:

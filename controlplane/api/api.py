@@ -10,6 +10,7 @@ from ninja.renderers import JSONRenderer
 from controlplane.api.auth import Bearer, Session
 from controlplane.api.problems import CONTENT_TYPE, Problem, problem_of, respond
 from controlplane.api.words import message
+from runner.contract.evaluation_config import EvaluationConfig
 from runner.contract.parse import FieldError, pointer
 from runner.contract.run_config import RunConfig
 
@@ -51,9 +52,12 @@ class StrictParser(Parser):
 
 
 def run_document_schemas() -> dict[str, Any]:
-    """The run document's own schema, `RunConfig`, and those that it refers to; routes name it in `openapi_extra`."""
-    document = RunConfig.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {**document.pop("$defs"), "RunConfig": document}
+    """The schemas of both kinds of run document, and those that they refer to; routes name them in `openapi_extra`."""
+    found = {}
+    for model in (RunConfig, EvaluationConfig):
+        document = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        found |= {**document.pop("$defs"), model.__name__: document}
+    return found
 
 
 def _as_sent(location: tuple, sent: dict[tuple, tuple]) -> tuple:

@@ -5,7 +5,6 @@ The rule is in runner.contract.anchors. A result holds for a task's files, so th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -18,12 +17,14 @@ from controlplane.accounts.roles import require
 from controlplane.accounts.services import record
 from controlplane.banks.models import AnchorCheck, Bank, BankVersion, Task
 from controlplane.cluster.models import Node, NodeState
+from controlplane.runs.models import Run
 from runner.contract.anchors import ANCHOR_AGENTS, AnchorAgent, AnchorResult, AnchorState, AnchorSummary, problems, summarise
+from runner.contract.evaluation_config import ANCHORS, KIND
 from runner.contract.repair import BLOCKED
+from runner.contract.states import RunState
 
 REPAIR = "harbor"
-# A cold build of one task takes up to a quarter of an hour.
-SILENT_AFTER = timedelta(minutes=30)
+UNDER_WAY = (RunState.QUEUED, RunState.ACTIVE)
 MAX_REASON = 400
 
 
@@ -50,15 +51,17 @@ def summary(version: BankVersion, checks: dict[tuple[str, str], AnchorCheck] | N
     """The state of a version's anchors, with what is missing and what is broken."""
     checks = newest_checks(version) if checks is None else checks
     results = {pair: check.problems for pair, check in checks.items()}
-    return summarise(countable(version).values_list("key", flat=True), results, is_proving(version, checks))
+    return summarise(countable(version).values_list("key", flat=True), results, is_proving(version))
 
 
-def is_proving(version: BankVersion, checks: dict[tuple[str, str], AnchorCheck]) -> bool:
-    """Whether anchors run over the version now: started, not finished, and heard of within half an hour."""
-    if version.proving_since is None:
-        return False
-    last = max((check.at for check in checks.values()), default=version.proving_since)
-    return timezone.now() - max(last, version.proving_since) < SILENT_AFTER
+def proofs(version: BankVersion) -> QuerySet[Run]:
+    """The runs that proved the version's anchors, or tried to, newest first."""
+    return Run.objects.filter(bank_version=version, kind=KIND, method=ANCHORS).order_by("-created_at")
+
+
+def is_proving(version: BankVersion) -> bool:
+    """Whether anchors run over the version now. A run that ended, however it ended, proves nothing any more."""
+    return version.proving_since is not None and proofs(version).filter(state__in=UNDER_WAY).exists()
 
 
 @dataclass(frozen=True)
@@ -118,24 +121,6 @@ def quarantined_keys(version: BankVersion) -> list[str]:
 
 
 # ---------------------------------------------------------------- writing
-def start_proving(user: User, version: BankVersion) -> BankVersion:
-    """Mark that the anchors of a version run from now on. Raises PermissionDenied, ValidationError."""
-    require(user, version.bank.team, "bank.prove")
-    require_repair(version)
-    if not countable(version).exists():
-        raise ValidationError({"version": f"{version}: no task can run; mend the findings and import again"})
-    with transaction.atomic():
-        version = BankVersion.objects.select_for_update(of=("self",)).select_related("bank__team").get(pk=version.pk)
-        if is_proving(version, newest_checks(version)):
-            raise ValidationError(
-                {"version": f"{version}: its anchors run since {version.proving_since:%H:%M}; wait for them or finish them first"}
-            )
-        version.proving_since = timezone.now()
-        version.save(update_fields=["proving_since"])
-        record(user, "bank.prove", version, {"bank": version.bank.slug, "number": version.number})
-    return version
-
-
 def finish_proving(version: BankVersion) -> AnchorSummary:
     """The anchors have run: from now on the results alone decide."""
     BankVersion.objects.filter(pk=version.pk).update(proving_since=None)

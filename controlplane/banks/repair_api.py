@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
 
 from django.http import FileResponse
 from ninja import Field, File, Query, Router, Schema, UploadedFile
@@ -18,6 +19,7 @@ from controlplane.banks import anchors, files
 from controlplane.banks.api import version_of
 from controlplane.banks.models import BankVersion, Task
 from controlplane.banks.selectors import findings
+from controlplane.evals.launching import start_proving
 from runner.contract.anchors import AnchorState
 from runner.contract.parse import FieldError, pointer
 from runner.contract.repair import MAX_FILE_BYTES
@@ -81,6 +83,7 @@ class AnchorsOut(Schema):
     tasks: int
     missing: int
     proving_since: datetime | None
+    run: UUID | None = Field(description="The run that proves them, or last tried to.")
     rows: list[AnchorRowOut]
 
 
@@ -167,9 +170,17 @@ def record_results(request, bank: str, number: int, payload: NewResults, team: s
 
 
 @router.post("/banks/{bank}/versions/{int:number}/anchors/start", response=AnchorsOut)
-def start_anchors(request, bank: str, number: int, team: str | None = None):
-    """Say that the anchors run from now on; the version is `proving` until they are finished or silent for half an hour."""
-    return _anchors(anchors.start_proving(request.user, version_of(request, bank, number, team)))
+def start_anchors(
+    request,
+    bank: str,
+    number: int,
+    team: str | None = None,
+    backend: Literal["docker", "process"] = "docker",
+    concurrency: int = Query(4, ge=1, le=64),
+):
+    """Run oracle and nop on every task, in containers; the version is `proving` until they have run, or their run ended otherwise."""
+    version = version_of(request, bank, number, team)
+    return _anchors(start_proving(request.user, version, backend, concurrency))
 
 
 def _anchors(version: BankVersion) -> dict:
@@ -177,7 +188,9 @@ def _anchors(version: BankVersion) -> dict:
     checks = anchors.newest_checks(version)
     found = anchors.summary(version, checks)
     counted = {"state": found.state, "sentence": found.sentence, "tasks": found.tasks, "missing": len(found.missing)}
-    return counted | {"proving_since": version.proving_since, "rows": anchors.rows(version, checks)}
+    since = version.proving_since if found.state == AnchorState.PROVING else None
+    run = anchors.proofs(version).values_list("pk", flat=True).first()
+    return counted | {"proving_since": since, "run": run, "rows": anchors.rows(version, checks)}
 
 
 @router.post("/banks/{bank}/versions/{int:number}/quarantine", response=AnchorsOut)

@@ -9,10 +9,14 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
-from controlplane.accounts.roles import may
+from controlplane.accounts.roles import may_each, require
+from controlplane.api.rate_limit import limited_page
 from controlplane.banks import anchors
 from controlplane.banks.models import BankVersion
 from controlplane.banks.selectors import finding
+from controlplane.evals.launching import start_proving
+from controlplane.runs.services import request_stop
+from runner.contract.anchors import AnchorState
 
 
 @login_required
@@ -25,11 +29,45 @@ def bank_anchors(request: HttpRequest, bank: str, number: int) -> HttpResponse:
 def anchors_context(request: HttpRequest, version: BankVersion, wrong: str = "") -> dict:
     """What `_anchors.html` shows of a version."""
     checks = anchors.newest_checks(version)
-    allowed = may(request.user, version.bank.team, "bank.quarantine")
-    shown = {"anchors": anchors.summary(version, checks), "anchor_rows": anchors.rows(version, checks)}
-    here = Counter(code for _, code, _ in anchors.found_here(version, checks))
+    may_prove, may_quarantine = may_each(request.user, version.bank.team, "bank.prove", "bank.quarantine")
+    found = anchors.summary(version, checks)
+    shown = {"anchors": found, "anchor_rows": anchors.rows(version, checks)}
+    shown |= {"proof": anchors.proofs(version).first(), "may_prove": may_prove, "may_quarantine": may_quarantine}
+    # That results are missing is what is being mended while they come in.
+    known = ("W11",) if found.state == AnchorState.PROVING else ()
+    here = Counter(code for _, code, _ in anchors.found_here(version, checks) if code not in known)
     told = [finding(code, f"{n} tasks") for code, n in sorted(here.items())]
-    return shown | {"bank": version.bank, "version": version, "may_quarantine": allowed, "anchors_wrong": wrong, "found_here": told}
+    return shown | {"bank": version.bank, "version": version, "anchors_wrong": wrong, "found_here": told}
+
+
+@login_required
+@require_POST
+@limited_page("launch")
+def bank_prove(request: HttpRequest, bank: str, number: int) -> HttpResponse:
+    """Run oracle and nop on every task of the version."""
+    version = _version(request, bank, number)
+    try:
+        version = start_proving(request.user, version)
+    except ValidationError as error:
+        return render(request, "banks/_anchors.html", anchors_context(request, version, " ".join(error.messages)), status=422)
+    return _shown(request, version)
+
+
+@login_required
+@require_POST
+def bank_stop_proving(request: HttpRequest, bank: str, number: int) -> HttpResponse:
+    """End the run that proves the version, if one does; the results that it has brought stay."""
+    version = _version(request, bank, number)
+    require(request.user, version.bank.team, "bank.prove")
+    if run := anchors.proofs(version).filter(state__in=anchors.UNDER_WAY).first():
+        request_stop(request.user, run)
+    return _shown(request, version)
+
+
+def _shown(request: HttpRequest, version: BankVersion) -> HttpResponse:
+    if request.headers.get("HX-Request"):
+        return render(request, "banks/_anchors.html", anchors_context(request, version))
+    return redirect(f"{reverse('bank-version', args=[version.bank.slug, version.number])}#anchors")
 
 
 @login_required
@@ -44,9 +82,7 @@ def bank_quarantine(request: HttpRequest, bank: str, number: int) -> HttpRespons
             anchors.quarantine(request.user, version, given.get("task", ""), given.get("reason", ""))
     except ValidationError as error:
         return render(request, "banks/_anchors.html", anchors_context(request, version, " ".join(error.messages)), status=422)
-    if request.headers.get("HX-Request"):
-        return render(request, "banks/_anchors.html", anchors_context(request, version))
-    return redirect(f"{reverse('bank-version', args=[bank, number])}#anchors")
+    return _shown(request, version)
 
 
 def _version(request: HttpRequest, bank: str, number: int) -> BankVersion:

@@ -8,5 +8,7 @@ urlpatterns = [
     path("banks/<str:slug>", views.bank, name="bank"),
     path("banks/<str:slug>/<int:number>", views.bank, name="bank-version"),
     path("banks/<str:bank>/<int:number>/anchors", repair_views.bank_anchors, name="bank-anchors"),
+    path("banks/<str:bank>/<int:number>/prove", repair_views.bank_prove, name="bank-prove"),
+    path("banks/<str:bank>/<int:number>/stop", repair_views.bank_stop_proving, name="bank-stop-proving"),
     path("banks/<str:bank>/<int:number>/quarantine", repair_views.bank_quarantine, name="bank-quarantine"),
 ]

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from controlplane.cli import commands
+from controlplane.cli import commands, evaluations
 from controlplane.cli.client import ClientError
 from runner.contract.presets import PRESETS
 
@@ -45,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     _logs(_run(_command(subs, "logs", commands.logs, "print a run's log")))
     _episodes(_run(_command(subs, "episodes", commands.episodes, "list a run's episodes, newest first")))
     _import(_command(subs, "import", commands.import_bank, "import a task bank: quiz, SciKnowEval questions, repair tasks"))
+    evaluations.arguments(
+        _command(subs, "eval", evaluations.evaluate, "evaluate an agent or a model on a bank of repair tasks, in containers")
+    )
     _token(_command(subs, "token", commands.token, "create an API token"))
     _bench(_command(subs, "bench", commands.bench, "measure one thing side by side, print one JSON line"))
     return top

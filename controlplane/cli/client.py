@@ -81,6 +81,10 @@ class Client:
             answer = self._call("POST", path, **options)
         return answer.json() if answer.content else None
 
+    def text(self, path: str) -> str:
+        """What a download holds."""
+        return self._call("GET", path).text
+
     def upload(self, path: str, file: Path, **fields: str) -> Any:
         with file.open("rb") as content:
             return self._call("POST", path, files={"file": (file.name, content)}, data=_given(fields), timeout=600).json()

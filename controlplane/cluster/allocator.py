@@ -105,6 +105,11 @@ def gang(rollout_workers: int, worker_cpus: float, learner_cpus: float, driver_c
     return (Bundle("driver", _share(driver_cpus)), learner, *workers)
 
 
+def alone(cpus: float) -> tuple[Bundle, ...]:
+    """The bundle of an evaluation: its driver does everything."""
+    return (Bundle("driver", _share(cpus)),)
+
+
 def _share(cpus: float) -> Decimal:
     return Decimal(str(cpus)).quantize(MILLI)
 

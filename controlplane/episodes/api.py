@@ -67,6 +67,7 @@ class EpisodeDetail(EpisodeOut):
     error: str
     checks: dict
     evidence: dict
+    facts: dict = Field(description="How it went, as its environment tells: seconds by phase, node, folder, what was delivered.")
     grader: str
     grade_ordinal: int | None
     graded_score: Number | None = Field(description="What the grader said, trusted or not.")

@@ -62,6 +62,8 @@ class Episode(models.Model):
     sampled = models.CharField(max_length=64, blank=True)
     token_texts = models.CharField(max_length=64, blank=True)
     finished_at = models.DateTimeField(null=True)
+    # What the environment tells of how the episode went: seconds by phase, the node, the folder, what was delivered.
+    facts = models.JSONField(default=dict, db_default={})
 
     score = models.FloatField(null=True)
     grade_reason = models.CharField(max_length=200, blank=True)

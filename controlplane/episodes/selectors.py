@@ -23,7 +23,7 @@ SUMMARY = tuple(
     advantage trained_step trained_tokens masked filters started_at finished_at
     """.split()
 )
-DETAIL = (*SUMMARY, *"seed error checks evidence grader grade_ordinal graded_score sampled trained token_texts".split())
+DETAIL = (*SUMMARY, *"seed error checks evidence facts grader grade_ordinal graded_score sampled trained token_texts".split())
 
 FACETS = ("termination", "purpose", "state", "stage", "domain", "parsed", "filters")
 MAX_FACET_VALUES = 50

@@ -94,6 +94,7 @@ def _apply_finished(episode: Episode, event: Event, read: Reader) -> None:
     episode.error = read.text("error")
     episode.sampled, episode.token_texts = read.digest("sampled"), read.digest("token_texts")
     episode.finished_at = event.at
+    episode.facts = read.document("facts")
 
 
 def _apply_graded(episode: Episode, event: Event, read: Reader) -> None:

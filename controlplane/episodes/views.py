@@ -15,6 +15,7 @@ from controlplane.api.pagination import Paging
 from controlplane.api.problems import Problem
 from controlplane.episodes import selectors, services
 from controlplane.episodes.api import EpisodeQuery
+from controlplane.episodes.container_facts import container_facts
 from controlplane.episodes.models import Episode
 from controlplane.runs.run_views import find_run, page_context
 from runner.contract.episode import Author
@@ -123,6 +124,8 @@ def episode(request: HttpRequest, pk) -> HttpResponse:
         "labels": found.labels.select_related("user").order_by("id"),
         "channels": CHANNELS,
         "authors": [(author.value, author.name.lower()) for author in Author],
+        "container": container_facts(found),
+        "may_launch": may(request.user, found.run.project.team, "run.launch"),
         "evidence": json.dumps(found.evidence, indent=2, ensure_ascii=False) if found.evidence else "",
         "may_label": may(request.user, found.run.project.team, "episode.label"),
     }

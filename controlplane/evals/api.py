@@ -1,17 +1,22 @@
 """REST: evaluations of a run, their results, comparisons under one protocol, the leaderboard."""
 
+import json
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
-from ninja import Field, Query, Router, Schema
+from ninja import Body, Field, Query, Router, Schema, Status
 
+from controlplane.accounts.selectors import team_for
+from controlplane.api.idempotency import idempotent
 from controlplane.api.pagination import Page, Paging
 from controlplane.api.problems import Problem
-from controlplane.evals import selectors
+from controlplane.api.rate_limit import limited
+from controlplane.evals import launching, results, selectors
 from controlplane.evals.models import Evaluation, Protocol
+from controlplane.runs.api import FieldErrorOut
 from controlplane.runs.models import Run
 
 router = Router(tags=["evaluations"])
@@ -94,6 +99,44 @@ class LeaderboardOut(Schema):
     verdict: str
 
 
+class EvaluationCheckOut(Schema):
+    config: dict | None = Field(description="The resolved document; null when something is refused.")
+    tasks: list[str]
+    trials: int
+    errors: list[FieldErrorOut]
+    warnings: list[FieldErrorOut]
+
+
+class EvaluationLaunchedOut(Schema):
+    id: UUID
+    name: str
+    state: str
+    total_steps: int = Field(description="Episodes that it will run.")
+
+
+# ---------------------------------------------------------------- launching
+Document = Body[dict[str, Any]]
+# The view takes any object, so that what is wrong with it is told field by field.
+_DOCUMENT = {"requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/EvaluationConfig"}}}}}
+
+
+@router.post("/evaluations", response={201: EvaluationLaunchedOut}, openapi_extra=_DOCUMENT)
+@idempotent
+@limited("launch")
+def launch(request: HttpRequest, document: Document, team: str | None = None):
+    """Queue an evaluation in containers. It is a run: follow, stop and retry it as one; a retried one goes on where it broke off."""
+    return Status(201, launching.launch(request.user, team_for(request.user, team), document))
+
+
+@router.post("/evaluations/check", response=EvaluationCheckOut, openapi_extra=_DOCUMENT)
+def check(request: HttpRequest, document: Document, team: str | None = None):
+    """Everything that would be refused, and which tasks would be run."""
+    checked = launching.check(request.user, team_for(request.user, team), document)
+    config = checked.config and checked.config.model_dump(mode="json")
+    return {"config": config, **{name: getattr(checked, name) for name in ("tasks", "trials", "errors", "warnings")}}
+
+
+# ---------------------------------------------------------------- reading
 @router.get("/runs/{uuid:run_id}/evaluations", response=list[EvaluationOut])
 def list_evaluations(request: HttpRequest, run_id: UUID):
     """Evaluations of a run, oldest first, with 95 % intervals."""
@@ -109,6 +152,30 @@ def get_evaluation(request: HttpRequest, evaluation_id: UUID):
 def list_results(request: HttpRequest, evaluation_id: UUID, paging: Query[Paging]):
     """One row a task."""
     return paging.page(_evaluation(request, evaluation_id).results.all(), "task", "id")
+
+
+_LINES = {"responses": {200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}}}
+
+
+@router.get("/evaluations/{uuid:evaluation_id}/results.jsonl", response={200: None}, openapi_extra=_LINES)
+def download_results(request: HttpRequest, evaluation_id: UUID):
+    """One line a trial, in the published layout; empty for an evaluation that ran in no container."""
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in results.records_of(_evaluation(request, evaluation_id)))
+    return _file("".join(lines), "results.jsonl", "application/x-ndjson")
+
+
+_JSON = {"responses": {200: {"content": {"application/json": {"schema": {"type": "object"}}}}}}
+
+
+@router.get("/evaluations/{uuid:evaluation_id}/summary.json", response={200: None}, openapi_extra=_JSON)
+def download_summary(request: HttpRequest, evaluation_id: UUID):
+    """Overall, by category and by family, with 95 % intervals, in the published layout."""
+    found = results.summary_of(_evaluation(request, evaluation_id))
+    return _file(json.dumps(found, indent=1, ensure_ascii=False), "summary.json", "application/json")
+
+
+def _file(content: str, name: str, kind: str) -> HttpResponse:
+    return HttpResponse(content, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
 
 @router.get("/evaluations/{uuid:evaluation_id}/compare/{uuid:other_id}", response=ComparisonOut)

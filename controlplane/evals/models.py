@@ -43,7 +43,10 @@ class Evaluation(models.Model):
 
 
 class Result(models.Model):
-    """One task of an evaluation. A null score was not graded and enters no mean."""
+    """One task of an evaluation. A null score was not graded and enters no mean.
+
+    `records` are the lines of results.jsonl on it, one a sample, where the evaluation ran in containers.
+    """
 
     evaluation = models.ForeignKey(Evaluation, models.CASCADE, related_name="results")
     task = models.CharField(max_length=200)
@@ -53,6 +56,7 @@ class Result(models.Model):
     forced = models.FloatField(null=True)
     parsed = models.BooleanField(null=True)
     episode = models.UUIDField(null=True)
+    records = models.JSONField(default=list, db_default=[])
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["evaluation", "task"], name="result_per_task")]

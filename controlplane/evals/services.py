@@ -65,5 +65,6 @@ def _results(evaluation: Evaluation, rows: list[dict]) -> list[Result]:
             forced=read.finite("forced"),
             parsed=read.flag("parsed"),
             episode=read.uuid("episode"),
+            records=clean_json(read.maps("records")),
         )
     return list(results.values())

@@ -9,6 +9,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from controlplane.evals import selectors
+from controlplane.evals.evaluate_views import containers
 from controlplane.evals.models import Evaluation, Protocol
 from controlplane.evals.selectors import COLUMNS, Comparison
 from controlplane.runs.run_views import find_run, page_context
@@ -32,6 +33,8 @@ class ProtocolReport:
 @require_safe
 def evaluation(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
+    if run.is_evaluation:
+        return containers(request, run)
     found = sorted(selectors.for_run(run), key=lambda one: (one.protocol_id, one.step, one.created_at))
     reports = [report(list(same)) for _, same in groupby(found, key=lambda one: one.protocol_id)]
     return render(request, "runs/run/evaluation.html", page_context(request, run, "evaluation") | {"reports": reports})

@@ -57,7 +57,9 @@ def _require_claimable(attempt: Attempt) -> None:
     if attempt.state not in OPEN_ATTEMPT:
         raise Refused(410, "Attempt closed", f"attempt {attempt.number} is {attempt.state}; exit without touching the run's data")
     if attempt.claimed_at:
-        raise Refused(409, "Claimed already", f"a driver on {attempt.host} claimed attempt {attempt.number} at {attempt.claimed_at.isoformat()}; exit")
+        raise Refused(
+            409, "Claimed already", f"a driver on {attempt.host} claimed attempt {attempt.number} at {attempt.claimed_at.isoformat()}; exit"
+        )
 
 
 def _assignment(attempt: Attempt) -> dict:
@@ -97,7 +99,8 @@ def _resume(checkpoint: Checkpoint) -> dict:
 
 
 def _model_checkpoint(run: Run) -> dict | None:
-    source = json.loads(bytes(run.config))["model"]["source"]
+    model = json.loads(bytes(run.config))["model"]
+    source = model["source"] if model else {"type": "none"}
     if source["type"] != "checkpoint":
         return None
     return {"checkpoint": source["checkpoint"], "path": Checkpoint.objects.get(pk=source["checkpoint"]).path}

@@ -3,6 +3,7 @@
 from django.urls import path
 
 from controlplane.banks import node_views
+from controlplane.evals import regrading
 from controlplane.runs import control
 
 urlpatterns = [
@@ -14,4 +15,5 @@ urlpatterns = [
     path("<int:attempt_id>/bank", control.bank, name="attempt-bank"),
     path("<int:attempt_id>/tasks/<str:digest>", node_views.task_files, name="attempt-task-files"),
     path("<int:attempt_id>/anchors", node_views.anchor_results, name="attempt-anchors"),
+    path("<int:attempt_id>/regrades", regrading.regrade_results, name="attempt-regrades"),
 ]

@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.querysets import TeamQuerySet, choices
+from runner.contract.evaluation_config import KIND
 from runner.contract.states import AttemptState, RunState
 
 OPEN_ATTEMPT = [AttemptState.GRANTED, AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING]
@@ -17,7 +18,7 @@ class RunQuerySet(TeamQuerySet):
 
 
 class Run(models.Model):
-    """One run. `config` holds the resolved document's canonical bytes; `seq` is its live cursor.
+    """One run. `config` holds the resolved document's canonical bytes; `seq` is its live cursor. An evaluation is one that trains nothing.
 
     The columns after `config` repeat fields of it, because lists filter and sort by them.
     """
@@ -26,6 +27,7 @@ class Run(models.Model):
     project = models.ForeignKey("accounts.Project", models.CASCADE, related_name="runs")
     owner = models.ForeignKey("accounts.User", models.SET_NULL, null=True, related_name="runs")
     parent = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="children")
+    kind = models.CharField(max_length=12, default="training", db_default="training")
     state = models.CharField(max_length=10, choices=choices(RunState), default=RunState.DRAFT)
     reason = models.TextField(blank=True)
     waiting = models.TextField(blank=True)
@@ -70,6 +72,10 @@ class Run(models.Model):
 
     def __str__(self):
         return self.name
+
+    @property
+    def is_evaluation(self) -> bool:
+        return self.kind == KIND
 
 
 class Attempt(models.Model):

@@ -74,6 +74,8 @@ def _counts(run: Run) -> dict:
 @require_safe
 def overview(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
+    if run.is_evaluation:
+        return redirect("run-evaluation", run.pk)
     context = page_context(request, run, "overview")
     context |= {
         "tiles": health_tiles(run),
@@ -127,13 +129,10 @@ def config(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
     document = selectors.resolved_document(run)
     context = page_context(request, run, "config")
+    written = [("yaml", "YAML", as_yaml(document)), ("json", "JSON", json.dumps(document, indent=2, ensure_ascii=False))]
+    launched = [("cli", "Command line", as_cli(document)), ("python", "Python", as_python(document))]
     context |= {
-        "forms": [
-            ("yaml", "YAML", as_yaml(document)),
-            ("json", "JSON", json.dumps(document, indent=2, ensure_ascii=False)),
-            ("cli", "Command line", as_cli(document)),
-            ("python", "Python", as_python(document)),
-        ],
+        "forms": written if run.is_evaluation else written + launched,
         "difference": selectors.difference_from_parent(run),
     }
     return render(request, "runs/run/config.html", context)

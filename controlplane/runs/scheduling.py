@@ -11,7 +11,7 @@ from django.utils.crypto import salted_hmac
 from controlplane.accounts.tokens import PREFIX, hash_token
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.selectors import resume_point
-from controlplane.cluster.allocator import Decision, Request, decide
+from controlplane.cluster.allocator import Bundle, Decision, Request, alone, decide
 from controlplane.cluster.models import Grant, Node, Reservation, Share
 from controlplane.cluster.selectors import capacity, holdings
 from controlplane.runs.changes import ATTEMPT_STATE, announce, append_event, move_run
@@ -49,13 +49,18 @@ def place_waiting() -> list[Attempt]:
 def request_of(run: Run) -> Request:
     return Request(
         key=run.pk,
-        bundles=bundles(Resources.model_validate(json.loads(bytes(run.config))["resources"])),
+        bundles=bundles_of(run),
         priority=run.priority,
         waited=(timezone.now() - run.queued_at).total_seconds(),
         label=run.name,
         team=run.project.team_id,
         reserved=has_reservation(run),
     )
+
+
+def bundles_of(run: Run) -> tuple[Bundle, ...]:
+    asked = json.loads(bytes(run.config))["resources"]
+    return alone(asked["cpus"]) if run.is_evaluation else bundles(Resources.model_validate(asked))
 
 
 def has_reservation(run: Run) -> bool:

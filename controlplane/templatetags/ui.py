@@ -45,6 +45,7 @@ NAV = (
     NavItem("Runs", "runs", "runs", "g r", frozenset({"runs", "run"})),
     NavItem("Launch", "launch", "launch", "g l", frozenset({"launch"})),
     NavItem("Compare", "compare", "compare", "g m", frozenset({"compare"})),
+    NavItem("Evaluate", "evaluate", "scale", "g v", frozenset({"evaluate"})),
     NavItem("Task banks", "banks", "bank", "g t", frozenset({"banks", "bank", "bank-import"})),
     NavItem("Cluster", "cluster", "cluster", "g n", frozenset({"cluster"})),
 )

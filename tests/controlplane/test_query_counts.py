@@ -47,6 +47,7 @@ PAGES = {
     "episode": (RUN, lambda w: f"/episodes/{w.episode.pk}"),
     "episode-turns": (RUN, lambda w: f"/episodes/{w.episode.pk}/turns?after=0"),
     "episode-compare": (RUN, lambda w: f"/episodes/{w.episode.pk}/compare/{w.other.pk}"),
+    "evaluate": (LIST, lambda w: "/evaluate"),
     "compare": (RUN, lambda w: f"/compare?runs={','.join(str(run.pk) for run in w.runs[:10])}"),
     "launch": (OTHER, lambda w: "/launch"),
     "banks": (LIST, lambda w: "/banks"),
@@ -62,7 +63,8 @@ NO_PAGES = set(
     """
     home health login login-link logout theme token-create token-revoke member-invite member-role member-remove
     runs-bulk view-save view-delete launch-check launch-union launch-stages launch-text
-    run-stop run-resume run-retry run-archive checkpoint-pin node-cordon episode-label bank-quarantine
+    run-stop run-resume run-retry run-archive checkpoint-pin node-cordon episode-label bank-quarantine bank-prove bank-stop-proving
+    episode-regrade episode-again
     """.split()
 )
 
@@ -116,6 +118,7 @@ def _grow_house(world, index: int) -> None:
     run = make_run(team, config=CONFIG, name=f"run {index}", owner=world.owner, latest={"reward": {"value": 0.5, "step": 1, "attempt": 1}})
     write_points(run.pk, 1, make_points({"critic/score/mean": [(0, 0.1), (1, 0.5)]}))
     _evaluate(world, run, index)
+    _evaluate(world, make_run(team, kind="evaluation", config=CONFIG, method="evaluate oracle", bank_version=world.repair), index)
     world.runs.append(run)
     node = Node.objects.create(name=f"node-{index}", address="10.0.0.1", cpus=8, gpus=2, last_seen_at=timezone.now())
     Share.objects.create(grant=Grant.objects.create(attempt=make_attempt(run)), node=node, bundle="learner", cpus=1, gpus=1)

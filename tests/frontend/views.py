@@ -99,6 +99,27 @@ def tokens_read(page: Page) -> None:
     expect(page.locator("[data-tokens] .token.in-loss").first).to_be_visible()
 
 
+def more_fields(page: Page) -> None:
+    page.locator("summary", has_text="More").click()
+    page.locator('[name="agent"]').select_option("terminal")
+    expect(page.locator('[name="temperature"]')).to_be_visible()
+
+
+def import_from(dialog: str, source: str) -> Callable[[Page], None]:
+    def arrange(page: Page) -> None:
+        page.locator(f"[data-dialog='#{dialog}']").click()
+        page.locator(f"#{dialog} [name=source]").select_option(source)
+
+    return arrange
+
+
+def make_token(page: Page) -> None:
+    page.locator("[data-dialog='#new-token']").click()
+    page.locator("#new-token [name=name]").fill("made to be seen")
+    page.get_by_role("button", name="Make token").click()
+    expect(page.locator("#fresh-token")).to_be_visible()
+
+
 VIEWS = [
     View("sign-in", at("/login"), None),
     View("sign-in-link", at("/login/link/{fresh_link}"), None),
@@ -107,6 +128,7 @@ VIEWS = [
     View("runs-picked", at("/runs?selected={runs[full]},{runs[parent]}")),
     View("runs-none-match", at("/runs?q=nothing+is+called+this")),
     View("runs-folded", at("/runs?group=seed")),
+    View("runs-columns", at("/runs?column=reward&column=accuracy&column=kl&column=seed&column=tags"), arrange=click("#columns summary", "#columns label")),
     View("runs-views", at("/runs"), arrange=click("#views summary", "[data-save-view]")),
     View("runs-save-view", at("/runs?state=failed"), arrange=save_view),
     View("runs-empty", at("/runs"), "nora"),
@@ -117,7 +139,8 @@ VIEWS = [
     View("launch-published", at("/launch?preset=sciknoweval-qwen3-8b")),
     View("launch-every-choice", at("/launch?preset=sample"), arrange=every_choice),
     View("launch-errors", at("/launch?preset=sample"), arrange=with_errors),
-    View("launch-blank", at("/launch"), "nora"),
+    View("launch-blank", at("/launch?preset=blank")),
+    View("launch-no-bank", at("/launch"), "nora"),
     View("launch-clone", at("/launch?clone={runs[full]}")),
     View("launch-text", at("/launch?preset=sample"), arrange=click("[data-door=yaml]", "#launch-code")),
     View("run", at("/runs/{runs[full]}"), arrange=drawn),
@@ -156,9 +179,20 @@ VIEWS = [
     View("banks", at("/banks")),
     View("banks-empty", at("/banks"), "nora"),
     View("banks-import", at("/banks"), arrange=click("[data-dialog='#import-bank']", "#import-bank")),
+    View("banks-import-git", at("/banks"), arrange=import_from("import-repair", "git")),
     View("bank", at("/banks/quiz")),
     View("bank-no-version", at("/banks/quiz/99"), status=404),
     View("bank-filtered", at("/banks/quiz?q=energy"), arrange=click(".tasks summary", ".tasks .choices")),
+    View("bank-repair", at("/banks/repair")),
+    View("evaluate", at("/evaluate")),
+    View("evaluate-model", at("/evaluate"), arrange=more_fields),
+    View("evaluate-empty", at("/evaluate"), "nora"),
+    View("evaluate-viewer", at("/evaluate"), "vera"),
+    View("evaluation-result", at("/runs/{runs[evaluated]}/evaluation")),
+    View("evaluation-waiting", at("/runs/{runs[evaluating]}/evaluation")),
+    View("evaluation-proof", at("/runs/{runs[proof]}/evaluation")),
+    View("episode-container", at("/episodes/{episodes[repaired]}#grade")),
+    View("episode-ungraded", at("/episodes/{episodes[ungraded]}#grade")),
     View("import-succeeded", at("/banks/imports/{imports[succeeded]}")),
     View("import-failed", at("/banks/imports/{imports[failed]}")),
     View("import-running", at("/banks/imports/{imports[running]}")),
@@ -166,6 +200,7 @@ VIEWS = [
     View("settings", at("/settings")),
     View("settings-empty", at("/settings"), "nora"),
     View("settings-token", at("/settings"), arrange=click("[data-dialog='#new-token']", "#new-token")),
+    View("settings-fresh-token", at("/settings"), arrange=make_token),
     View("settings-revoke", at("/settings"), arrange=click("form[data-typed] button", "#confirm")),
     View("theme-menu", at("/runs"), arrange=click("summary[title='Theme and account']", "[data-theme-set=dark]")),
     View("error-400", at("/runs?sort=password"), status=400),

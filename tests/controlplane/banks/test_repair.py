@@ -3,20 +3,19 @@
 import io
 import json
 import tarfile
-from datetime import timedelta
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
-from django.utils import timezone
 
 from controlplane import storage
 from controlplane.accounts.models import AuditEntry
 from controlplane.banks import anchors, files, selectors
-from controlplane.banks.models import AnchorCheck, Bank, BankFile, BankVersion, Task
+from controlplane.banks.models import AnchorCheck, Bank, BankFile, Task
 from controlplane.banks.services import import_version
 from controlplane.cluster.models import Node
+from controlplane.evals.launching import start_proving
 from controlplane.telemetry.tasks import named_blobs
 from runner.contract.anchors import AnchorResult, AnchorState
 from runner.contract.bank import InvalidBank, write_bank
@@ -186,34 +185,12 @@ def test_another_banks_results_do_not_count(version, team, owner):
     assert anchors.summary(repair_version(team, owner, slug="copy")).state == AnchorState.UNPROVEN
 
 
-def test_proving_lasts_from_its_start_to_its_end_or_half_an_hour_of_silence(version, owner, viewer):
-    with pytest.raises(PermissionDenied):
-        anchors.start_proving(viewer, version)
-    version = anchors.start_proving(owner, version)
-    assert anchors.summary(version).state == AnchorState.PROVING
-    with pytest.raises(ValidationError, match="its anchors run since"):
-        anchors.start_proving(owner, version)
-    prove(version, "demo/a")
-    assert anchors.summary(version).state == AnchorState.PROVING
-    assert anchors.finish_proving(version).state == AnchorState.UNPROVEN
-    long_ago = timezone.now() - timedelta(hours=1)
-    BankVersion.objects.filter(pk=version.pk).update(proving_since=long_ago)
-    AnchorCheck.objects.update(at=long_ago)
-    version.refresh_from_db()
-    assert anchors.summary(version).state == AnchorState.UNPROVEN
-    assert anchors.start_proving(owner, version).proving_since > long_ago
-
-
-def test_what_cannot_be_proven(team, owner):
-    blocked = repair_version(team, owner, [repair_task("demo/a", codes=("E04",))])
-    with pytest.raises(ValidationError, match="no task can run"):
-        anchors.start_proving(owner, blocked)
-    assert anchors.summary(blocked).state == AnchorState.UNPROVEN
+def test_what_has_no_anchors_needs_none(team, owner):
     from tests.controlplane.banks.conftest import bank_file
 
     quiz = import_version(team, "quiz", bank_file(), {}, owner, "quiz")
     with pytest.raises(ValidationError, match="have no anchors"):
-        anchors.start_proving(owner, quiz)
+        start_proving(owner, quiz)
     assert anchors.gate(quiz.bank, quiz) is None
 
 
@@ -262,7 +239,7 @@ def test_a_node_reports_anchors_whole_or_not_at_all(client, attempt, version):
     assert bad.status_code == 400 and "has no task" in bad.json()["detail"] and not AnchorCheck.objects.exists()
     for wrong in ({"results": [{"task": "demo/a", "agent": "nop", "score": "0"}]}, {"results": 3}):
         assert client.post(path, wrong, content_type="application/json", **bearer(attempt)).status_code == 400
-    version = anchors.start_proving(attempt.run.owner, version)
+    version = start_proving(attempt.run.owner, version)
     answer = client.post(path, {"results": results, "finished": True}, content_type="application/json", **bearer(attempt))
     assert answer.json() == {"state": "proven", "sentence": "oracle and nop came out right on all 2 tasks"}
     version.refresh_from_db()
@@ -368,8 +345,29 @@ def test_the_page_shows_counts_floors_hints_findings_and_remedies(browser, versi
 def test_the_anchors_part_asks_again_only_while_they_run(browser, version, owner):
     path = reverse("bank-anchors", args=["repair", 1])
     assert "every 3s" not in browser.get(path).content.decode()
-    anchors.start_proving(owner, version)
+    start_proving(owner, version)
     assert "every 3s" in browser.get(path).content.decode()
+
+
+def test_the_anchors_are_proven_and_stopped_on_the_page(browser, version, viewer, fresh_buckets):
+    part, prove = reverse("bank-anchors", args=["repair", 1]), reverse("bank-prove", args=["repair", 1])
+    assert "Prove anchors" in browser.get(part).content.decode()
+    started = browser.post(prove, headers={"HX-Request": "true"}).content.decode()
+    assert "every 3s" in started and "0 of 4 episodes ended" in started and "Prove anchors" not in started
+    again = browser.post(prove, headers={"HX-Request": "true"})
+    assert again.status_code == 422 and "its anchors run since" in again.content.decode()
+    stopped = browser.post(reverse("bank-stop-proving", args=["repair", 1]), headers={"HX-Request": "true"}).content.decode()
+    assert "every 3s" not in stopped and "was stopped" in stopped and "Prove anchors" in stopped
+    assert browser.post(reverse("bank-stop-proving", args=["repair", 1])).status_code == 302, "there is nothing to stop"
+    browser.force_login(viewer)
+    assert "Prove anchors" not in browser.get(part).content.decode() and browser.post(prove).status_code == 403
+
+
+def test_why_a_proof_did_not_come_to_its_end_is_said(browser, version, owner):
+    start_proving(owner, version)
+    anchors.proofs(version).update(state="failed", reason="the engine of node <b> does not answer; restart it")
+    page = browser.get(reverse("bank-anchors", args=["repair", 1])).content.decode()
+    assert "the engine of node &lt;b&gt; does not answer; restart it" in page and "every 3s" not in page
 
 
 def test_a_broken_task_is_quarantined_on_the_page(browser, version):

@@ -7,7 +7,7 @@ Episode events carry `data` as follows (absent keys mean unknown, null means kno
   started   stage, step, group, sample, task, domain, purpose (train | eval), evaluation, worker,
             policy_version, seed
   turn      index, role (system | user | assistant | tool | environment), author, text, tokens, reward, facts {what
-            the environment told beside the text: score, look, inventory, whether the action was understood}
+            the environment told beside the text: score, inventory, whether the action was understood}
   finished  termination, policy_version, prompt_tokens, response_tokens, turns, seconds, error,
             sampled (blob digest), token_texts (digest of a zstd msgpack list of strings, one a token)
   graded    score (number or null), reason, parsed, checks {name: score}, evidence, grader,

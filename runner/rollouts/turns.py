@@ -143,7 +143,8 @@ class TurnLoop:
     async def _show(self, live: _Live, observation: Observation, generator) -> None:
         """Append what the environment says; an episode whose context is full ends, unless its environment can shorten the history."""
         live.situation = observation.situation
-        facts = vars(live.situation) if live.situation else {}
+        # The message tells the room and what came back; a second copy of each would double what a long episode takes on disk.
+        facts = {"score": live.situation.score, "inventory": live.situation.inventory} if live.situation else {}
         for message in observation.messages:
             self._turn(live, Turn(len(live.turns), message["role"], "environment", message["content"], facts=facts))
         written = len(live.conversation.builder.token_ids)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from datetime import datetime
 
 from django import template
@@ -14,6 +15,7 @@ from runner.contract.metrics import lookup
 register = template.Library()
 
 MISSING = "–"
+IDENTIFIER = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{40,64}\b")
 SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -128,8 +130,13 @@ def jsonish(value) -> str:
 
 @register.filter
 def facts(data: dict) -> str:
-    """A small map on one line; blank and missing values are left out."""
-    return ", ".join(f"{key} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}" for key, value in data.items() if value not in (None, "", {}, []))
+    """A small map on one line; blank and missing values are left out, identifiers and digests are shortened."""
+    return ", ".join(f"{key.replace('_', ' ')}: {_spoken(value)}" for key, value in data.items() if value not in (None, "", {}, []))
+
+
+def _spoken(value) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return IDENTIFIER.sub(lambda found: found[0][:8], text)
 
 
 @register.filter

@@ -50,7 +50,8 @@ def test_an_age_keeps_its_moment():
 
 
 def test_facts_leave_out_what_is_missing_and_show_moves():
-    assert form.facts({"a": 1, "b": None, "c": "", "d": "x"}) == "a 1, d x"
+    assert form.facts({"a": 1, "b": None, "c": "", "d": "x"}) == "a: 1, d: x"
+    assert form.facts({"config_hash": "88d70fb7" * 8, "parent": "7913b428-d2e7-4bad-98d9-3d6a2ba1bba0"}) == "config hash: 88d70fb7, parent: 7913b428"
     assert form.event_facts({"from": "queued", "to": "active", "reason": ""}) == "queued → active"
     assert form.event_facts({"from": None, "to": "granted"}) == "nothing → granted"
 

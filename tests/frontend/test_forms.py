@@ -25,6 +25,19 @@ def test_nothing_is_red_before_the_form_was_touched(page):
     expect(problems(page)).to_have_count(0)
 
 
+def test_a_default_that_the_team_cannot_use_is_told_calmly_at_first(open_as):
+    """A team without banks, on the sample run: what is wrong stands in the rail, and turns red with the first change."""
+    page = open_as("nora")
+    page.goto("/launch")
+    link = page.locator("#launch-rail [data-goto='/environment/bank'] code")
+    expect(link).to_be_visible()
+    expect(problems(page)).to_have_count(0)
+    calm = link.evaluate("code => getComputedStyle(code).color")
+    page.locator('[name="/seed"]').fill("3")
+    expect(page.locator('[data-problem="/environment/bank"]')).to_contain_text("no such bank")
+    assert page.locator("#launch-rail [data-goto='/environment/bank'] code").evaluate("code => getComputedStyle(code).color") != calm
+
+
 def test_a_field_that_was_left_empty_says_so(page):
     page.goto("/launch?preset=blank")
     expect(page.locator("#rail-verdict")).to_contain_text("1 to fill in")

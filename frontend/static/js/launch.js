@@ -32,6 +32,7 @@ function isDue({ pointer, missing }) {
 function showProblems() {
   const found = JSON.parse(document.getElementById("launch-problems")?.textContent ?? "[]");
   for (const place of fields.querySelectorAll("[data-problem]")) setProblem(/** @type {HTMLElement} */ (place), "");
+  document.getElementById("launch-rail")?.classList.toggle("untouched", !touched.size && !("refused" in form.dataset));
   for (const problem of found.filter(isDue)) {
     const place = placeOf(problem.pointer);
     if (place) setProblem(place, problem.message);

@@ -56,7 +56,8 @@ def _parent(identifier: str | None, request: HttpRequest) -> Run | None:
         pk = uuid.UUID(identifier)
     except ValueError:
         raise Http404("no such run") from None
-    return get_object_or_404(Run.objects.for_user(request.user), pk=pk)
+    # An evaluation is made on a page of its own.
+    return get_object_or_404(Run.objects.for_user(request.user).filter(kind="training"), pk=pk)
 
 
 def _page(request: HttpRequest, form: forms.Form, document: dict, parent: Run | None, status: int = 200) -> HttpResponse:

@@ -182,8 +182,10 @@ def requeue(run: Run, checkpoint: Checkpoint | None, *, actor=None, reason: str)
 def clone_document(run: Run, changes: dict | None = None) -> dict:
     """The run's resolved document with `changes` (JSON pointer → value); pins whose subject changed are cleared.
 
-    Raises InvalidDocument for a pointer that leads nowhere.
+    Raises InvalidDocument for a pointer that leads nowhere, Conflict for an evaluation.
     """
+    if run.is_evaluation:
+        raise Conflict("the run is an evaluation; make it again on the evaluate page, or send its document to /evaluations")
     resolved = resolved_document(run)
     try:
         document = with_changes(resolved, changes or {})

@@ -103,6 +103,20 @@ def test_the_page_tells_ungraded_from_zero_and_shows_hostile_names_as_text(owner
     assert "0.625" in page and "repair/sign/2d" in page and "results.jsonl" in page and "Checkpoints" not in page
 
 
+@pytest.mark.parametrize("page", ["run-header", "run-config", "run-audit", "run-logs", "run-checkpoints", "episodes"])
+def test_every_part_of_its_run_opens(owner, client, evaluated, page):
+    run = evaluated()
+    client.force_login(owner)
+    assert client.get(reverse(page, args=[run.pk])).status_code == 200
+
+
+def test_the_launch_page_takes_no_evaluation(owner, client, member, evaluated):
+    run = evaluated()
+    client.force_login(owner)
+    assert client.get(reverse("launch"), {"clone": run.pk}).status_code == 404
+    assert member.send("POST", f"/runs/{run.pk}/clone", {"changes": {}}).status_code == 409
+
+
 def test_a_stated_reason_stays_on_the_result(owner, team, client, version):
     environment = {"type": "harbor", "agent": {"type": "terminal"}, "unproven_reason": "the <b>verifier</b> is being mended"}
     model = {"source": {"type": "served", "name": "m", "url": "http://127.0.0.1:1/v1"}, "max_length": 16384}

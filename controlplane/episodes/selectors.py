@@ -64,7 +64,7 @@ def is_failed() -> Q:
 
 
 def filter_episodes(rows: QuerySet[Episode], wanted: Filter) -> QuerySet[Episode]:
-    """`rows` restricted to `wanted`."""
+    """`rows` restricted to `wanted`, without the credit of their turns, which is long and no list shows."""
     exact = {
         "purpose": wanted.purpose,
         "stage": wanted.stage,
@@ -88,6 +88,7 @@ def filter_episodes(rows: QuerySet[Episode], wanted: Filter) -> QuerySet[Episode
         rows = rows.filter(is_failed()) if wanted.failed else rows.exclude(id__in=rows.filter(is_failed()).values("id"))
     if wanted.label:
         rows = rows.filter(Exists(Label.objects.filter(episode=OuterRef("pk"), name=wanted.label)))
+    rows = rows.defer("turn_credit")
     return _search(rows, wanted.search) if wanted.search.strip() else rows
 
 
@@ -186,7 +187,7 @@ def _credited(episode: Episode, turns: Iterable[Turn]) -> Iterator[Turn]:
 def siblings(episode: Episode) -> QuerySet[Episode]:
     """The episodes of the same group, this one included: the same task at the same step of the same attempt."""
     same = {name: getattr(episode, name) for name in ("run_id", "attempt", "stage", "step", "group", "purpose", "evaluation")}
-    return Episode.objects.filter(**same).order_by("sample", "id")
+    return Episode.objects.filter(**same).defer("turn_credit").order_by("sample", "id")
 
 
 def neighbours(rows: QuerySet[Episode], episode: Episode) -> tuple[UUID | None, UUID | None]:

@@ -163,7 +163,7 @@ def _episodes(batches: list[tuple[int, dict]]) -> list[dict]:
     ids = dict.fromkeys(id for _, touched in batches for id in touched.get("episodes", ()))
     if len(ids) > MAX_EPISODES:
         raise TooFarBehind(f"{len(ids)} episodes changed")
-    return [summary(episode) for episode in Episode.objects.filter(pk__in=ids).order_by("-step", "group", "sample", "id")] if ids else []
+    return [summary(episode) for episode in Episode.objects.filter(pk__in=ids).defer("turn_credit").order_by("-step", "group", "sample", "id")] if ids else []
 
 
 def _events(run: Run) -> list[dict]:

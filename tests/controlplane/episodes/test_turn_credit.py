@@ -69,3 +69,9 @@ def test_a_turn_without_a_state_and_without_numbers_is_shown_as_such(browser, at
 def test_credit_of_another_shape_is_refused_by_its_name(attempt, credit):
     with pytest.raises(InvalidBatch, match="turns"):
         record(attempt, credit)
+
+
+def test_lists_do_not_load_it(attempt):
+    episode = record(attempt, [CREDIT])
+    for rows in (selectors.filter_episodes(Episode.objects.all(), selectors.Filter()), selectors.siblings(episode)):
+        assert rows.get().get_deferred_fields() == {"turn_credit"}

@@ -67,7 +67,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("sections", nargs="*", default=list(SECTIONS), metavar="SECTION", help=f"of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--episodes", type=int, default=500, help="of the kills")
-    parser.add_argument("--kills", type=float, default=0.15, help="chance a second that a busy simulator is killed or stopped")
+    parser.add_argument("--kills", type=float, default=0.3, help="chance a second that a busy simulator is killed or stopped")
     parser.add_argument("--every", type=int, default=1, help="play only every n-th recorded path")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.sections if name not in SECTIONS]:

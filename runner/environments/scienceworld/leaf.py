@@ -50,10 +50,13 @@ class Simulator:
             preexec_fn=die_with_parent,
         )
         self._words: deque[bytes] = deque(maxlen=20)
-        threading.Thread(target=self._drain, args=(self.process.stderr, self._words), daemon=True).start()
+        words = threading.Thread(target=self._drain, args=(self.process.stderr, self._words), daemon=True)
+        words.start()
         port, token = self.process.stdout.readline().strip(), self.process.stdout.readline().strip()
         if not token:
-            raise RuntimeError(f"Java ended with code {self.process.wait()} before it was ready{self._last_words()}")
+            code = self.process.wait()
+            words.join(1.0)  # what it said last may still be in the pipe
+            raise RuntimeError(f"Java ended with code {code} before it was ready{self._last_words()}")
         threading.Thread(target=self._drain, args=(self.process.stdout, deque(maxlen=1)), daemon=True).start()
         parameters = GatewayParameters(port=int(port), auth_token=token.decode(), auto_field=True)
         self._gateway = JavaGateway(gateway_parameters=parameters)

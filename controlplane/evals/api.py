@@ -128,7 +128,7 @@ def launch(request: HttpRequest, document: Document, team: str | None = None):
     return Status(201, launching.launch(request.user, team_for(request.user, team), document))
 
 
-@router.post("/evaluations/check", response=EvaluationCheckOut, openapi_extra=_DOCUMENT)
+@router.post("/evaluations/check", response=EvaluationCheckOut)
 def check(request: HttpRequest, document: Document, team: str | None = None):
     """Everything that would be refused, and which tasks would be run."""
     checked = launching.check(request.user, team_for(request.user, team), document)

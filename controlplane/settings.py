@@ -60,6 +60,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "controlplane.page_errors.page_error_middleware",
 ]
 
 ROOT_URLCONF = "controlplane.urls"
@@ -153,7 +154,9 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {"request_id": {"()": "controlplane.accounts.request_id.RequestIdFilter"}},
-    "formatters": {"line": {"()": "controlplane.logs.LineFormatter", "fmt": "%(asctime)s %(levelname)s %(name)s [%(request_id)s]: %(message)s"}},
+    "formatters": {
+        "line": {"()": "controlplane.logs.LineFormatter", "fmt": "%(asctime)s %(levelname)s %(name)s [%(request_id)s]: %(message)s"}
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["request_id"]}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {

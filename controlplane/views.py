@@ -4,6 +4,7 @@ import logging
 import sys
 
 from django.contrib.auth.decorators import login_required
+from django.core.exceptions import BadRequest
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -28,7 +29,14 @@ def _error(request: HttpRequest, status: int, title: str, text: str) -> HttpResp
 
 
 def bad_request(request: HttpRequest, exception=None) -> HttpResponse:
-    return _error(request, 400, "The request could not be read", "Something between the browser and Assay changed it. Reload the page and try once more.")
+    # Other suspicious operations speak of our insides.
+    told = str(exception) if isinstance(exception, BadRequest) else ""
+    return _error(
+        request,
+        400,
+        "The request could not be read",
+        told or "Something between the browser and Assay changed it. Reload the page and try once more.",
+    )
 
 
 def forbidden(request: HttpRequest, exception=None, reason: str = "") -> HttpResponse:
@@ -37,7 +45,9 @@ def forbidden(request: HttpRequest, exception=None, reason: str = "") -> HttpRes
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    return _error(request, 403, "The form has expired", "Its token is not the one of your session. Go back, reload the page and send it again.")
+    return _error(
+        request, 403, "The form has expired", "Its token is not the one of your session. Go back, reload the page and send it again."
+    )
 
 
 def not_found(request: HttpRequest, exception=None) -> HttpResponse:

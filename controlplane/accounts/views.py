@@ -14,6 +14,7 @@ from controlplane.accounts import selectors, services
 from controlplane.accounts.choices import Role, Scope
 from controlplane.accounts.models import ApiToken, Membership, Team, User
 from controlplane.api.rate_limit import limited_page
+from controlplane.page_errors import whole
 
 
 def _said(error: ValidationError) -> str:
@@ -24,7 +25,11 @@ def _said(error: ValidationError) -> str:
 @require_safe
 def login_page(request: HttpRequest) -> HttpResponse:
     """Says where links come from; the link itself does the signing in."""
-    return redirect("runs") if request.user.is_authenticated else render(request, "accounts/login.html", {"embedded": settings.ASSAY_MODE == "embedded"})
+    return (
+        redirect("runs")
+        if request.user.is_authenticated
+        else render(request, "accounts/login.html", {"embedded": settings.ASSAY_MODE == "embedded"})
+    )
 
 
 @never_cache
@@ -87,7 +92,7 @@ def create_token(request: HttpRequest) -> HttpResponse:
     """Answers with the page that shows the secret, once. Whoever comes back to its address later is led to the settings."""
     if request.method != "POST":
         return redirect("settings")
-    team = get_object_or_404(Team, memberships__user=request.user, pk=request.POST.get("team"))
+    team = get_object_or_404(Team, memberships__user=request.user, pk=whole("team", request.POST.get("team", "")))
     try:
         secret, token = services.create_token(request.user, team, request.POST.get("name", ""), request.POST.getlist("scopes"))
         return _settings(request, fresh_token={"name": token.name, "secret": secret})

@@ -39,14 +39,14 @@ PROBLEM_RESPONSE = {"description": "Refused", "content": {CONTENT_TYPE: {"schema
 
 
 class StrictParser(Parser):
-    """JSON only as the standard has it: no NaN, no null characters, which Postgres cannot hold."""
+    """JSON only as the standard has it: no NaN, and no null characters and half surrogates, which Postgres cannot hold."""
 
     def parse_body(self, request):
         try:
             text = request.body.decode()
             if "\\u0000" in text or "\0" in text:
                 raise ValueError("a null character; remove it")
-            return json.loads(text, parse_constant=_refuse_constant)
+            return _storable(text, json.loads(text, parse_constant=_refuse_constant, parse_float=_finite))
         except (ValueError, RecursionError) as error:
             raise Problem(400, "Unreadable body", f"the body is not JSON: {error}") from None
 
@@ -66,6 +66,24 @@ def _as_sent(location: tuple, sent: dict[tuple, tuple]) -> tuple:
         if location[:length] in sent:
             return (*sent[location[:length]], *location[length:])
     return location
+
+
+def _storable(text: str, value: Any) -> Any:
+    """`value`, read from `text`, when all of its texts can be written as UTF-8. Raises ValueError."""
+    if "\\ud" in text.lower():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("half of a surrogate pair (\\ud800 to \\udfff alone); remove it") from None
+    return value
+
+
+def _finite(text: str) -> float:
+    """As `_refuse_constant`: what is too large for a float would be read as an infinity."""
+    value = float(text)
+    if value - value != 0:
+        raise ValueError(f"{text[:40]} is too large; a number is at most 1.7e308")
+    return value
 
 
 def _refuse_constant(name: str):

@@ -146,8 +146,8 @@ def _wrong_location(environment: str, source: str, location: str, upload: Binary
         return None if HUB_ID.fullmatch(location) and ".." not in location else f"{location[:200]!r} is no hub id; write owner/name"
     if source == ImportSource.BUNDLED:
         return None
-    kinds, path = FILE_KINDS[environment], Path(location)
-    if environment == "harbor" and source in ON_THE_SERVER and path.is_absolute() and path.is_dir():
+    kinds = FILE_KINDS[environment]
+    if environment == "harbor" and source in ON_THE_SERVER and _is_on_the_server(location, Path.is_dir):
         return None
     if source == ImportSource.GIT:
         return f"{location[:200]!r} is no folder of the server; give the absolute path of a checkout, or of a folder in it"
@@ -157,7 +157,14 @@ def _wrong_location(environment: str, source: str, location: str, upload: Binary
         )
     if source == ImportSource.UPLOAD:
         return None if upload is not None else "no file was sent"
-    return None if path.is_absolute() and path.is_file() else f"{location[:200]!r} is no file of the server; give its absolute path"
+    return None if _is_on_the_server(location, Path.is_file) else f"{location[:200]!r} is no file of the server; give its absolute path"
+
+
+def _is_on_the_server(location: str, is_kind: Callable[[Path], bool]) -> bool:
+    try:
+        return Path(location).is_absolute() and is_kind(Path(location))
+    except OSError:  # too long for a path, or in a folder that the server may not enter
+        return False
 
 
 def _folder(job: BankImport) -> Path:

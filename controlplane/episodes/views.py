@@ -17,6 +17,7 @@ from controlplane.episodes import selectors, services
 from controlplane.episodes.api import EpisodeQuery
 from controlplane.episodes.container_facts import container_facts
 from controlplane.episodes.models import Episode
+from controlplane.page_errors import whole
 from controlplane.runs.run_views import find_run, page_context
 from runner.contract.episode import Author
 
@@ -44,7 +45,9 @@ CHANNELS = (
 
 def read_query(parameters: QueryDict) -> EpisodeQuery:
     """The conditions in a URL. Raises BadRequest naming the parameter."""
-    known = {name: parameters.getlist(name) if name in LISTS else parameters[name] for name in EpisodeQuery.model_fields if parameters.get(name)}
+    known = {
+        name: parameters.getlist(name) if name in LISTS else parameters[name] for name in EpisodeQuery.model_fields if parameters.get(name)
+    }
     try:
         return EpisodeQuery.model_validate(known)
     except ValidationError as error:
@@ -89,7 +92,9 @@ def _facets(found: dict[str, list[tuple]], parameters: QueryDict) -> list[dict]:
     shown = []
     for name, values in found.items():
         chosen = set(parameters.getlist(name))
-        options = [{"value": _word(value), "episodes": n, "chosen": _word(value) in chosen} for value, n in values if value not in (None, "")]
+        options = [
+            {"value": _word(value), "episodes": n, "chosen": _word(value) in chosen} for value, n in values if value not in (None, "")
+        ]
         if len(options) > 1 or chosen:
             shown.append({"name": name, "options": options, "many": name in LISTS, "chosen": bool(chosen)})
     return shown
@@ -137,11 +142,10 @@ def episode(request: HttpRequest, pk) -> HttpResponse:
 def more_turns(request: HttpRequest, pk) -> HttpResponse:
     """The next turns of a long transcript."""
     found = find_episode(request, pk)
-    after = request.GET.get("after", "")
-    if not after.isdigit():
-        raise BadRequest("after: must be the index of a turn")
-    turns = selectors.turns_of(found, after=int(after), limit=TURNS)
-    return render(request, "episodes/_turns.html", {"episode": found, "turns": turns, "more": turns[-1].index if len(turns) == TURNS else None})
+    turns = selectors.turns_of(found, after=whole("after", request.GET.get("after", "")), limit=TURNS)
+    return render(
+        request, "episodes/_turns.html", {"episode": found, "turns": turns, "more": turns[-1].index if len(turns) == TURNS else None}
+    )
 
 
 @login_required

@@ -15,6 +15,7 @@ from controlplane.accounts.idempotency import KeyBusy, KeyReused, once
 from controlplane.accounts.roles import require
 from controlplane.accounts.selectors import team_for
 from controlplane.api.rate_limit import limited_page
+from controlplane.page_errors import whole
 from controlplane.runs import forms, selectors
 from controlplane.runs.forms.text import as_cli, as_python, as_yaml
 from controlplane.runs.launch import Checked, check_launch
@@ -85,7 +86,11 @@ def _submit(request: HttpRequest) -> HttpResponse:
         if posted.errors:
             raise InvalidDocument(posted.check()[1])
         status, run, replayed = once(
-            request.user, "POST /launch", _token(request), _fingerprint(posted.document), lambda: (201, str(do_launch(request.user, team, posted.document, parent).pk))
+            request.user,
+            "POST /launch",
+            _token(request),
+            _fingerprint(posted.document),
+            lambda: (201, str(do_launch(request.user, team, posted.document, parent).pk)),
         )
     except InvalidDocument as invalid:
         return _refuse(request, posted, parent, invalid.errors)
@@ -161,14 +166,13 @@ def union(request: HttpRequest) -> HttpResponse:
 def stages(request: HttpRequest) -> HttpResponse:
     """The list of stages with one added, removed or moved."""
     act, index, tag = request.GET.get("act"), request.GET.get("index", "0"), request.GET.get("type", "")
-    if not index.isdigit():
-        raise BadRequest("index must be a whole number")
+    position = whole("index", index)
     if act == "add":
         values = forms.add_item(request.POST, "/stages", tag)
     elif act == "remove":
-        values = forms.remove_item(request.POST, "/stages", int(index))
+        values = forms.remove_item(request.POST, "/stages", position)
     elif act in ("up", "down"):
-        values = forms.move_item(request.POST, "/stages", int(index), -1 if act == "up" else 1)
+        values = forms.move_item(request.POST, "/stages", position, -1 if act == "up" else 1)
     else:
         raise BadRequest("act must be add, remove, up or down")
     posted = forms.read_post(values)

@@ -4,7 +4,6 @@ import json
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.core.exceptions import BadRequest
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -17,6 +16,7 @@ from controlplane.alerts.selectors import health_tiles
 from controlplane.api.rate_limit import limited_page
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.selectors import resume_point
+from controlplane.page_errors import whole
 from controlplane.runs import dashboard, selectors, services
 from controlplane.runs.exceptions import Conflict
 from controlplane.runs.forms.text import as_cli, as_python, as_yaml
@@ -145,18 +145,16 @@ def audit(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
     events = run.events.select_related("actor").order_by("-id")
     if before := request.GET.get("before"):
-        events = events.filter(id__lt=_whole("before", before))
+        events = events.filter(id__lt=whole("before", before))
     shown = list(events[: EVENTS_SHOWN + 1])
     entries = AuditEntry.objects.for_user(request.user).filter(kind="run", object_id=str(run.pk)).select_related("actor").order_by("-id")
     context = page_context(request, run, "audit")
-    context |= {"events": shown[:EVENTS_SHOWN], "older": len(shown) > EVENTS_SHOWN and shown[EVENTS_SHOWN - 1].pk, "entries": entries[:EVENTS_SHOWN]}
+    context |= {
+        "events": shown[:EVENTS_SHOWN],
+        "older": len(shown) > EVENTS_SHOWN and shown[EVENTS_SHOWN - 1].pk,
+        "entries": entries[:EVENTS_SHOWN],
+    }
     return render(request, "runs/run/audit.html", context)
-
-
-def _whole(name: str, text: str) -> int:
-    if not text.isdigit():
-        raise BadRequest(f"{name}: {text!r:.40} is no whole number")
-    return int(text)
 
 
 # ---------------------------------------------------------------- actions

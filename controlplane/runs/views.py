@@ -12,6 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.accounts.choices import Role
 from controlplane.accounts.models import Team
+from controlplane.page_errors import whole
 from controlplane.runs import columns, listing, recipes, saved_views, services
 from controlplane.runs.exceptions import Conflict
 from controlplane.runs.models import Run
@@ -87,7 +88,7 @@ def _runs_context(request: HttpRequest, filters: listing.RunFilters, shown: list
 def _seeds_context(request: HttpRequest, filters: listing.RunFilters, shown: list[columns.Column]) -> dict:
     """Runs folded by recipe; pages are numbered, because the aggregates have no stable key to go on from."""
     text = request.GET.get("cursor") or "0"
-    if not text.isdigit() or len(text) > 6:
+    if not (text.isascii() and text.isdigit()) or len(text) > 6:
         raise listing.InvalidFilter(f"cursor: {text!r:.60} is no offset of ours; start from the first page")
     groups, more = recipes.groups(request.user, filters, int(text))
     return {
@@ -162,7 +163,11 @@ def _attempted(request: HttpRequest, act, run: Run, tag: str) -> bool:
 @require_POST
 def save_view(request: HttpRequest) -> HttpResponse:
     """Keep the posted query under a name; lead back to it."""
-    team = get_object_or_404(Team, memberships__user=request.user, pk=request.POST["team"]) if request.POST.get("team") else None
+    team = (
+        get_object_or_404(Team, memberships__user=request.user, pk=whole("team", request.POST["team"]))
+        if request.POST.get("team")
+        else None
+    )
     try:
         view = saved_views.save(request.user, request.POST.get("name", ""), request.POST.get("query", ""), team)
     except ValidationError as error:

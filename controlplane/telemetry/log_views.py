@@ -1,11 +1,11 @@
 """The log tab of a run: filtered, searched, paged backwards, and followed live by the page's script."""
 
 from django.contrib.auth.decorators import login_required
-from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from controlplane.page_errors import whole
 from controlplane.runs.run_views import find_run, page_context
 from controlplane.telemetry.models import LogLine
 from controlplane.telemetry.selectors import search_logs
@@ -24,7 +24,14 @@ def logs(request: HttpRequest, pk) -> HttpResponse:
     older, lines = len(lines) > PAGE, lines[-PAGE:]
     partial = "before" in wanted
     context = {} if partial else page_context(request, run, "logs") | {"components": components(run)}
-    context |= {"run": run, "lines": lines, "older": older, "levels": LOG_LEVELS, "chosen_levels": wanted["levels"], "chosen_components": wanted["components"]}
+    context |= {
+        "run": run,
+        "lines": lines,
+        "older": older,
+        "levels": LOG_LEVELS,
+        "chosen_levels": wanted["levels"],
+        "chosen_components": wanted["components"],
+    }
     return render(request, "runs/run/_lines.html" if partial or request.headers.get("HX-Request") else "runs/run/logs.html", context)
 
 
@@ -35,9 +42,7 @@ def _wanted(request: HttpRequest) -> dict:
     wanted = {"search": request.GET.get("q", "").strip(), "components": chosen["component"], "levels": chosen["level"]}
     for name in ("before", "attempt"):
         if text := request.GET.get(name):
-            if not text.isdigit():
-                raise BadRequest(f"{name}: {text!r:.40} is no whole number")
-            wanted[name] = int(text)
+            wanted[name] = whole(name, text)
     return wanted
 
 

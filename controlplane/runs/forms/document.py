@@ -145,6 +145,9 @@ class _Reader:
         if node.optional and pointer + NULL in self.typed:
             return None
         texts = self.typed.get(pointer, [])
+        if null := next((text for text in texts if "\0" in text), None):
+            self.errors.append(FieldError(pointer, "contains a null character; remove it", null))
+            return ABSENT
         if node.kind == "list":
             return [line for text in texts for line in LINE_END.split(text) if line.strip()] or ABSENT
         # A checkbox posts after the hidden input that stands for its unchecked state: the last one counts.

@@ -78,7 +78,9 @@ def test_a_wrong_body_is_told_in_our_words(caller, body, message):
     assert [error["message"] for error in caller.send("POST", "/things", body).json()["errors"]] == [message]
 
 
-@pytest.mark.parametrize("body", [b"{", b"\xff", b'{"slug": NaN}', b'{"slug": "\\u0000"}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b"{", b"\xff", b'{"slug": NaN}', b'{"slug": 1e999}', b'{"slug": "\\u0000"}', b'{"slug": "\\uD800"}', b"[" * 100_000]
+)
 def test_a_body_that_is_no_json_is_a_400(caller, body):
     answer = caller.post("/api/v1/things", body, content_type="application/json")
     assert (answer.status_code, answer["Content-Type"]) == (400, CONTENT_TYPE)

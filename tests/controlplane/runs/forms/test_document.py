@@ -46,6 +46,7 @@ def test_numbers_are_read_in_every_usual_spelling(text, value):
 @pytest.mark.parametrize(
     "pointer, text, words",
     [
+        ("/name", "a\0b", "null character"),
         ("/seed", "1.5", "whole number"),
         ("/seed", "1_000", "whole number"),
         ("/seed", "٣", "whole number"),

@@ -12,14 +12,17 @@ import { announce } from "assay/announce.js";
  * @typedef {{topic: "run", run: string, cursor?: number, series?: string[], logs?: boolean, episodes?: boolean}
  *   | {topic: "runs"} | {topic: "cluster"} | {topic: "episode", episode: string}} Topic
  * @typedef {[attempt: number, step: number, value: number | string, wall: number]} LivePoint
- * @typedef {{run: string, cursor: number, points: Record<string, LivePoint[]>, names: string[], episodes: any[], logs: any[],
+ * @typedef {{run: string, cursor: number, points: Record<string, LivePoint[]>, names: string[], episodes: any[], logs: any[], logs_skipped: number,
  *   events: any[], run_state: any}} Frame
  * @typedef {{frame?: (frame: Frame) => void, changed?: (ids: string[]) => void, reset?: () => void, poll?: () => void}} Handlers
  * @typedef {{topic: any, handlers: Handlers}} Subscription
  */
 
 const POLL_EVERY = 5000;
-const PING_EVERY = 20_000;
+const PING_EVERY = 10_000;
+/** A connection on which so many pings in a row brought nothing is dead: a broken line tells nobody. Pings, not seconds: hidden pages ping seldom. */
+const UNANSWERED = 2;
+const CONNECT_WITHIN = 20_000;
 const LONGEST_WAIT = 30;
 
 class Live {
@@ -30,6 +33,7 @@ class Live {
   #timer = 0;
   #poller = 0;
   #pinger = 0;
+  #unanswered = 0;
 
   /**
    * @param {Topic} topic @param {Handlers} handlers
@@ -60,24 +64,45 @@ class Live {
 
   #open() {
     clearTimeout(this.#timer);
+    this.#socket?.close();
+    if (this.#failures > 1) showLost(0);
     const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/live`);
     this.#socket = socket;
-    socket.onopen = () => this.#onOpen();
+    this.#timer = window.setTimeout(() => this.#giveUp(), CONNECT_WITHIN);
+    socket.onopen = () => socket === this.#socket && this.#onOpen();
     socket.onmessage = (event) => socket === this.#socket && this.#onMessage(JSON.parse(event.data));
     socket.onclose = () => socket === this.#socket && this.#onClose();
   }
 
+  /** The line broke without a word: the browser would wait for minutes before it says so. */
+  #giveUp() {
+    const silent = this.#socket;
+    this.#socket = null;
+    silent?.close();
+    this.#failures = Math.max(this.#failures, 1);
+    this.#onClose();
+  }
+
+  #ping() {
+    if (this.#unanswered >= UNANSWERED) return this.#giveUp();
+    this.#unanswered += 1;
+    this.#write({ type: "ping" });
+  }
+
   #onOpen() {
+    clearTimeout(this.#timer);
     this.#failures = 0;
+    this.#unanswered = 0;
     clearInterval(this.#poller);
     this.#poller = 0;
-    this.#pinger = window.setInterval(() => this.#write({ type: "ping" }), PING_EVERY);
+    this.#pinger = window.setInterval(() => this.#ping(), PING_EVERY);
     this.#send("subscribe", this.#subscriptions.map((subscription) => subscription.topic));
     showLost(null);
     showStatus("Live");
   }
 
   #onClose() {
+    clearTimeout(this.#timer);
     clearInterval(this.#pinger);
     this.#failures += 1;
     this.#countdown = Math.min(LONGEST_WAIT, 2 ** Math.min(this.#failures, 5) - 1);
@@ -100,6 +125,7 @@ class Live {
 
   /** @param {any} message */
   #onMessage(message) {
+    this.#unanswered = 0;
     if (message.type === "frame") this.#onFrame(message);
     else if (message.type === "changed") this.#matching(message.topic).forEach(({ handlers }) => handlers.changed?.(message.ids ?? []));
     else if (message.type === "reset") this.#onReset(message.run);
@@ -147,7 +173,7 @@ function showLost(seconds) {
   if (banner.hidden !== (seconds === null)) announce(seconds === null ? "The live connection is back" : "The live connection is lost; the page polls");
   banner.hidden = seconds === null;
   const words = banner.querySelector("span");
-  if (words) words.textContent = `The live connection is lost. This page reads every ${POLL_EVERY / 1000} s meanwhile; next try in ${seconds} s.`;
+  if (words) words.textContent = `The live connection is lost. This page reads every ${POLL_EVERY / 1000} s meanwhile; ${seconds ? `next try in ${seconds} s` : "trying now"}.`;
 }
 
 /** @param {string} word */

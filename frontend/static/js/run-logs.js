@@ -78,7 +78,8 @@ follow(true);
 if (run.live) {
   live.subscribe({ topic: "run", run: run.id, cursor: run.cursor, series: [], logs: true }, {
     frame: (frame) => {
-      append(frame.logs ?? []);
+      if (frame.logs_skipped) reread();
+      else append(frame.logs ?? []);
       onRunFrame(frame);
     },
     reset: reread,

@@ -9,6 +9,8 @@ export function toast(text, level = "") {
   if (level) element.classList.add(level);
   const message = element.querySelector(".message");
   if (message) message.textContent = text;
+  // A server that is away fails every request alike: once is enough.
+  for (const other of document.querySelectorAll("[data-toast]")) if (other.querySelector(".message")?.textContent === text) other.remove();
   document.querySelector("[data-toasts]")?.append(element);
   expire(element);
 }

@@ -24,7 +24,7 @@ from controlplane.services.embedded import stores
 from controlplane.services.house import house_at
 
 GIB = 5.0
-# Measured with the fill below: bytes of database for each point of a long series, its share of everything else included.
+# A guess of the database's bytes for each point of a long series, everything else included; the record has the size that came of it.
 BYTES_A_POINT = 300
 
 

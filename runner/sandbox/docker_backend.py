@@ -27,6 +27,8 @@ DISK_PERIOD = 5.0
 RETURN_PATIENCE = 15.0
 SLOW_LIST = 20.0
 MANY_DANGLING = 2000
+# What the engine prints in place of the command, with exit code 126 or 127, when there was no such program, or no container any more.
+NEVER_STARTED = b"OCI runtime exec failed"
 
 
 class DockerBackend(Threads):
@@ -294,22 +296,22 @@ class DockerContainer:
                 timed_out = True
             finally:
                 output.close()
-            exit_code = None if timed_out or flooded else self._exit_code(identifier)
+            kept = {stream: held.value() for stream, held in streams.items()}
+            exit_code = None if timed_out or flooded else self._exit_code(identifier, kept)
         except ENGINE_ERRORS as error:
             raise self._explain(error, f"run {argv[0]!r}") from None
         if self.ended:  # its processes die a moment before the engine says that the container has
             raise self.ended
-        kept = {stream: held.value() for stream, held in streams.items()}
         printed = sum(stream.total for stream in streams.values())
         truncated = any(stream.omitted for stream in streams.values())
         return ExecResult(exit_code, kept[1], kept[2], time.monotonic() - started, printed, truncated, timed_out, flooded)
 
-    def _exit_code(self, identifier: str) -> int:
+    def _exit_code(self, identifier: str, printed: Mapping[int, bytes]) -> int:
         deadline = time.monotonic() + 10
         while (state := self.engine.exec_inspect(identifier))["Running"] and time.monotonic() < deadline:
             time.sleep(0.01)
-        if state["ExitCode"] in (None, 137):
-            # 137 may be one process killed, or the whole container: only the second is a failure of ours.
+        if state["ExitCode"] in (None, 137) or any(said.startswith(NEVER_STARTED) for said in printed.values()):
+            # One process was killed or could not start, or the whole container died: only the second is a failure of ours.
             self._require_running()
         return state["ExitCode"] if state["ExitCode"] is not None else -1
 

@@ -210,6 +210,22 @@ async def test_a_container_that_was_killed_says_so(box):
     assert caught.value.reason is Reason.CONTAINER_DIED
 
 
+async def test_a_container_killed_while_a_command_starts_never_looks_like_the_commands_own_end(node, scratch_image):
+    """The engine then says 126 or 137 and prints words of its own; taken for an agent's end, its empty hands would be graded."""
+    ended = []
+    for moment in range(24):
+        box = await node.backend.create(ContainerSpec(scratch_image, SMALL))
+        running = asyncio.create_task(sh(box, "echo out"))
+        await asyncio.sleep(0.01 * moment)
+        await box.kill()
+        try:
+            ended.append((await running).exit_code)
+        except SandboxFailure as error:
+            ended.append(error.reason)
+        await box.remove()
+    assert set(ended) <= {0, Reason.CONTAINER_DIED} and Reason.CONTAINER_DIED in ended, ended
+
+
 async def test_an_unknown_image_is_named(node):
     with pytest.raises(SandboxFailure, match="no-such-image") as caught:
         await node.backend.create(ContainerSpec("assay/no-such-image:1"))

@@ -40,17 +40,33 @@ async def gone(pid, seconds=20.0):
     return not is_running(pid)
 
 
+def stop(pid):
+    """SIGSTOP returns before the last thread stands still, and one that still runs may answer."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 20.0
+    while any(_state(thread) != "T" for thread in Path(f"/proc/{pid}/task").iterdir()):
+        assert time.monotonic() < deadline, f"process {pid} does not stop"
+        time.sleep(0.01)
+
+
+def _state(thread):
+    """The letter behind the name, which may hold anything, in /proc/…/stat."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 async def failure_after(environment, hurt):
     """How the episode ends when `hurt` is done to its simulator between two actions."""
     await environment.start(task("4-1", 0), 0)
-    await act(environment, "look around")
-    simulator = environment._simulator
-    hurt(simulator)
-    begin = time.monotonic()
-    with pytest.raises(EnvironmentFailure) as caught:
+    try:
         await act(environment, "look around")
-    took = time.monotonic() - begin
-    await environment.close()
+        simulator = environment._simulator
+        hurt(simulator)
+        begin = time.monotonic()
+        with pytest.raises(EnvironmentFailure) as caught:
+            await act(environment, "look around")
+        took = time.monotonic() - begin
+    finally:
+        await environment.close()
     assert simulator.broken and simulator.leaf.poll() is not None and await gone(int(simulator.java[0]))
     return caught.value.termination, took
 
@@ -67,11 +83,11 @@ async def test_a_killed_simulator_ends_the_episode_and_the_next_one_gets_a_fresh
 async def test_a_stopped_process_ends_in_a_timeout_within_its_limit(make, which):
     environment = make()
 
-    def stop(simulator):
+    def stop_one(simulator):
         environment.settings = environment.settings.model_copy(update={"step_timeout_sec": 3.0})
-        os.kill(int(simulator.java[0]) if which == "java" else simulator.leaf.pid, signal.SIGSTOP)
+        stop(int(simulator.java[0]) if which == "java" else simulator.leaf.pid)
 
-    ended, took = await failure_after(environment, stop)
+    ended, took = await failure_after(environment, stop_one)
     assert ended is Termination.ENV_TIMEOUT and 2.5 < took < 3.0 + 9.0
 
 

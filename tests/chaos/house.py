@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 
 import httpx
@@ -187,7 +188,7 @@ def visible_steps(house: ChaosHouse, run: str) -> list[int]:
     """The steps a reader of the run sees, over all of its attempts."""
     found: set[int] = set()
     begun = [attempt for attempt in house.attempts(run) if attempt["first_step"] is not None]
-    for attempt, after in zip(begun, [*begun[1:], None], strict=True):
+    for attempt, after in zip_longest(begun, begun[1:]):
         stop = after["first_step"] if after else 2**62
         found |= {step for step in arrived_steps(house, run, attempt["number"]) if attempt["first_step"] <= step < stop}
     return sorted(found)

@@ -9,6 +9,7 @@ from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
+from controlplane.accounts.signed_out import is_part
 
 logger = logging.getLogger(__name__)
 RETRY_AFTER_S = 5
@@ -25,6 +26,9 @@ def house_status(request: HttpRequest) -> HttpResponse:
 
 
 def _error(request: HttpRequest, status: int, title: str, text: str) -> HttpResponse:
+    # A part of a page cannot be shown instead of it; the script that asked says this much.
+    if is_part(request):
+        return HttpResponse(f"{title}. {text}", status=status, content_type="text/plain; charset=utf-8")
     return render(request, "error.html", {"title": title, "text": text}, status=status)
 
 

@@ -7,14 +7,20 @@ from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from controlplane.accounts import selectors, services
 from controlplane.accounts.choices import Role, Scope
 from controlplane.accounts.models import ApiToken, Membership, Team, User
+from controlplane.accounts.signed_out import safe_next
 from controlplane.api.rate_limit import limited_page
 from controlplane.page_errors import whole
+
+# The page that somebody wanted who had to sign in first, while they fetch a link.
+NEXT = "next"
+NEXT_FOR_S = 3600
 
 
 def _said(error: ValidationError) -> str:
@@ -22,14 +28,19 @@ def _said(error: ValidationError) -> str:
 
 
 # ---------------------------------------------------------------- signing in
+@never_cache
 @require_safe
 def login_page(request: HttpRequest) -> HttpResponse:
-    """Says where links come from; the link itself does the signing in."""
-    return (
-        redirect("runs")
-        if request.user.is_authenticated
-        else render(request, "accounts/login.html", {"embedded": settings.ASSAY_MODE == "embedded"})
-    )
+    """Says where links come from; the link itself does the signing in, and leads back to `next`."""
+    wanted = safe_next(request, request.GET.get("next", ""))
+    if request.user.is_authenticated:
+        return redirect(wanted or "runs")
+    response = render(request, "accounts/login.html", {"embedded": settings.ASSAY_MODE == "embedded"})
+    if wanted:
+        # Not in a session: each passer-by would leave a row.
+        kept = {"path": reverse("login"), "httponly": True, "secure": settings.SESSION_COOKIE_SECURE, "samesite": "Lax"}
+        response.set_signed_cookie(NEXT, wanted, max_age=NEXT_FOR_S, **kept)
+    return response
 
 
 @never_cache
@@ -38,7 +49,9 @@ def login_link(request: HttpRequest, token: str) -> HttpResponse:
     """GET only offers the button, so that a link previewer cannot use the link up; POST signs in."""
     if request.method == "POST":
         if services.sign_in_with_link(request, token):
-            return redirect("runs")
+            response = redirect(safe_next(request, request.get_signed_cookie(NEXT, "", max_age=NEXT_FOR_S)) or "runs")
+            response.delete_cookie(NEXT, path=reverse("login"))
+            return response
         good = False
     else:
         good = services.login_link_is_good(token)

@@ -1,6 +1,7 @@
 /** What every page does: copy buttons, dialogs, menus, theme, ages, toasts, keys. */
 
 import { startKeys } from "assay/keys.js";
+import { ask, startSession } from "assay/session.js";
 import { toast, startToasts } from "assay/toasts.js";
 
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
@@ -51,7 +52,7 @@ async function setTheme(button) {
     other.setAttribute("aria-pressed", String(other.getAttribute("data-theme-set") === theme));
   }
   document.dispatchEvent(new CustomEvent("assay:theme"));
-  await fetch(button.dataset.url ?? "", { method: "POST", headers: { "X-CSRFToken": csrfToken() }, body: new URLSearchParams({ theme }) });
+  await ask(button.dataset.url ?? "", { method: "POST", headers: { "X-CSRFToken": csrfToken() }, body: new URLSearchParams({ theme }) });
 }
 
 /** @returns {string} the token that Django expects with every POST of this page */
@@ -116,7 +117,8 @@ function showChosen(select) {
 function onRequestFailed(event) {
   const request = event.detail.xhr;
   const id = request?.getResponseHeader?.("X-Request-ID");
-  toast(request?.status ? `The server answered ${request.status}${id ? ` (request ${id})` : ""}` : "The server did not answer", "error");
+  const said = request?.getResponseHeader?.("Content-Type")?.startsWith("text/plain") ? request.responseText : `The server answered ${request?.status}`;
+  toast(request?.status ? `${said}${id ? ` (request ${id})` : ""}` : "The server did not answer", "error");
 }
 
 /** Blank fields stay out of addresses. @param {any} event */
@@ -152,4 +154,5 @@ const once = /** @type {HTMLElement | null} */ (document.querySelector("[data-ad
 if (once) history.replaceState(history.state, "", once.dataset.address);
 markScrollers();
 startToasts();
+startSession();
 startKeys();

@@ -9,6 +9,7 @@ import { Chart } from "assay/chart.js";
 import { live } from "assay/live.js";
 import { emptyColumns, ofSamples, Series } from "assay/series.js";
 import { fillTable, showLegend } from "assay/figure.js";
+import { ask as read } from "assay/session.js";
 
 /**
  * @typedef {{id: string, cursor: number, attempts: {number: number, first_step: number}[], live: boolean}} RunInfo
@@ -102,7 +103,7 @@ async function fetchPoints(run, names) {
     query.set("from", String(state.range[0]));
     query.set("to", String(state.range[1]));
   }
-  const response = await fetch(`${page.points.replace("RUN", run)}?${query}`, { headers: { Accept: "application/json" } }).catch(() => null);
+  const response = await read(`${page.points.replace("RUN", run)}?${query}`, { headers: { Accept: "application/json" } }).catch(() => null);
   if (!response) return;
   if (!response.ok) return showFailure(run, names, response);
   /** @type {import("assay/series.js").Answer} */
@@ -123,7 +124,7 @@ async function fetchSamples() {
   const names = [...new Set(near.flatMap((card) => card.wanted.map((wanted) => wanted.name)))];
   for (let at = 0; at < names.length; at += NAMES_AT_ONCE) {
     const query = new URLSearchParams(names.slice(at, at + NAMES_AT_ONCE).map((name) => ["names", name]));
-    const response = await fetch(`${page.points.replace("RUN", run.id).replace(/points$/, "samples")}?${query}`).catch(() => null);
+    const response = await read(`${page.points.replace("RUN", run.id).replace(/points$/, "samples")}?${query}`).catch(() => null);
     if (!response?.ok) return;
     for (const [name, samples] of Object.entries((await response.json()).series)) {
       held.set(key(run.id, name), { series: ofSamples(samples), cursor: Infinity });
@@ -138,7 +139,7 @@ function showFailure(run, names, response) {
   for (const card of cards.values()) {
     if (!card.wanted.some((wanted) => wanted.run === run && names.includes(wanted.name))) continue;
     const note = card.figure.querySelector("[data-note]");
-    if (note) note.textContent = `The server answered ${response.status} (request ${response.headers.get("X-Request-ID") ?? "unknown"})`;
+    if (note) note.textContent = response.status === 401 ? "You are signed out" : `The server answered ${response.status} (request ${response.headers.get("X-Request-ID") ?? "unknown"})`;
   }
 }
 

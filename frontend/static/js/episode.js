@@ -2,6 +2,7 @@
 
 import { live } from "assay/live.js";
 import { bind } from "assay/keys.js";
+import { ask } from "assay/session.js";
 import { openTokens } from "assay/tokens.js";
 import { showPin, startTurns } from "assay/turns.js";
 
@@ -27,7 +28,7 @@ function showTab() {
 
 /** Read the turns again; the rest of the page follows when the reader comes back to it. */
 async function reread() {
-  const answer = await fetch(location.href);
+  const answer = await ask(location.href);
   if (!answer.ok) return;
   const text = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const selector of ["#turns", ".strip", ".episode-head", ".episode-side"]) {

@@ -1,4 +1,5 @@
 import { announce } from "assay/announce.js";
+import { isSignedOut, signedOut } from "assay/session.js";
 
 /**
  * The page's one socket. A subscription names a topic; the server answers with frames (runs, from a cursor) or with `changed`
@@ -6,6 +7,8 @@ import { announce } from "assay/announce.js";
  *
  * The server begins after the cursor of the subscription and leaves nothing out; a row may come twice. After a loss we subscribe from the
  * cursor we hold; when that is too far behind, the server answers `reset` and the page reads its snapshot again.
+ *
+ * Who is signed out is not served again by asking again: the page says so and neither tries nor polls.
  */
 
 /**
@@ -24,6 +27,8 @@ const PING_EVERY = 10_000;
 const UNANSWERED = 2;
 const CONNECT_WITHIN = 20_000;
 const LONGEST_WAIT = 30;
+/** The close code of a socket without a session. */
+const NOT_SIGNED_IN = 4401;
 
 class Live {
   /** @type {Subscription[]} */ #subscriptions = [];
@@ -62,7 +67,20 @@ class Live {
     this.#open();
   }
 
+  /** Neither tries again nor polls. */
+  stop() {
+    const socket = this.#socket;
+    this.#socket = null;
+    socket?.close();
+    clearTimeout(this.#timer);
+    clearInterval(this.#pinger);
+    clearInterval(this.#poller);
+    showLost(null);
+    showStatus("Signed out");
+  }
+
   #open() {
+    if (isSignedOut()) return;
     clearTimeout(this.#timer);
     this.#socket?.close();
     if (this.#failures > 1) showLost(0);
@@ -71,7 +89,7 @@ class Live {
     this.#timer = window.setTimeout(() => this.#giveUp(), CONNECT_WITHIN);
     socket.onopen = () => socket === this.#socket && this.#onOpen();
     socket.onmessage = (event) => socket === this.#socket && this.#onMessage(JSON.parse(event.data));
-    socket.onclose = () => socket === this.#socket && this.#onClose();
+    socket.onclose = (event) => socket === this.#socket && (event.code === NOT_SIGNED_IN ? signedOut() : this.#onClose());
   }
 
   /** The line broke without a word: the browser would wait for minutes before it says so. */
@@ -186,6 +204,8 @@ function showStatus(word) {
 }
 
 export const live = new Live();
+
+document.addEventListener("assay:signed-out", () => live.stop());
 
 document.addEventListener("click", (event) => {
   if (/** @type {HTMLElement} */ (event.target).closest("[data-live-retry]")) live.retry();

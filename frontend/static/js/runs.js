@@ -2,6 +2,7 @@
 
 import { announce } from "assay/announce.js";
 import { live } from "assay/live.js";
+import { ask } from "assay/session.js";
 import { select, selection, showSelection, startTable } from "assay/table.js";
 
 const PATCH_EVERY = 1000;
@@ -33,7 +34,7 @@ async function patch() {
   if (!url || document.hidden) return;
   const ids = [...stale];
   stale.clear();
-  const response = await fetch(`${url}&ids=${ids.join(",")}`).catch(() => null);
+  const response = await ask(`${url}&ids=${ids.join(",")}`).catch(() => null);
   if (!response?.ok) return;
   const table = document.createElement("table");
   table.innerHTML = await response.text();

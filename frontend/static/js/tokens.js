@@ -3,6 +3,8 @@
  * Only the lines in sight are in the page, so that forty thousand tokens scroll like forty.
  */
 
+import { ask } from "assay/session.js";
+
 /**
  * @typedef {{total: number, from: number, to: number, token_id: number[], text: string[] | null, author: number[] | null,
  *   mask: number[] | null, trained_mask: number[] | null, logprob: (number | null)[] | null, learner_logprob: (number | null)[] | null,
@@ -198,7 +200,7 @@ export async function openTokens(episode) {
   const detail = /** @type {HTMLElement} */ (document.querySelector("[data-token-detail]"));
   const select = /** @type {HTMLSelectElement} */ (document.querySelector("[data-channel]"));
   box.textContent = "Reading tokens…";
-  const answer = await fetch(`/api/v1/episodes/${episode}/tokens`);
+  const answer = await ask(`/api/v1/episodes/${episode}/tokens`);
   const body = await answer.json();
   if (!answer.ok) {
     box.textContent = body.detail || body.title;

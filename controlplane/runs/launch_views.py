@@ -9,6 +9,7 @@ from django.core.exceptions import BadRequest
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.accounts.idempotency import KeyBusy, KeyReused, once
@@ -22,7 +23,7 @@ from controlplane.runs.launch import Checked, check_launch
 from controlplane.runs.models import Run
 from controlplane.runs.services import do_launch
 from runner.contract.parse import FieldError, InvalidDocument
-from runner.contract.presets import PRESETS, find
+from runner.contract.presets import PRESETS, Preset, find
 
 BLANK = {"name": "", "stages": [{"type": "grpo"}]}
 # What a newcomer sees: a run that is ready to launch.
@@ -30,6 +31,8 @@ FIRST = "sample"
 DOORS = (("yaml", "YAML", as_yaml), ("cli", "Command line", as_cli), ("python", "Python", as_python))
 
 
+# A browser that comes Back gets a fresh page for what it kept: a stored one would hold a form token of another session.
+@never_cache
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 @limited_page("launch")
@@ -62,8 +65,7 @@ def _parent(identifier: str | None, request: HttpRequest) -> Run | None:
 
 
 def _page(request: HttpRequest, form: forms.Form, document: dict, parent: Run | None, status: int = 200) -> HttpResponse:
-    label = document.get("preset") if isinstance(document.get("preset"), str) else ""
-    preset = PRESETS.get(label.partition("@")[0])
+    preset = _preset_of(document)
     context = {
         "form": form,
         "parent": parent,
@@ -75,6 +77,11 @@ def _page(request: HttpRequest, form: forms.Form, document: dict, parent: Run | 
         "doors": [(key, label) for key, label, _ in DOORS],
     }
     return render(request, "launch/launch.html", context, status=status)
+
+
+def _preset_of(document: dict) -> Preset | None:
+    label = document.get("preset")
+    return PRESETS.get(label.partition("@")[0]) if isinstance(label, str) else None
 
 
 def _submit(request: HttpRequest) -> HttpResponse:
@@ -147,6 +154,16 @@ def _changes(parent: Run, document: dict, checked: Checked) -> list[forms.Change
     if checked.config is None:
         return forms.diff(parent.document, document)
     return forms.diff(selectors.resolved_document(parent), checked.config.model_dump(mode="json"))
+
+
+@login_required
+@require_POST
+def fields(request: HttpRequest) -> HttpResponse:
+    """Every field as it was filled in: the browser kept that, and comes back to a page that starts from its preset again."""
+    posted = forms.read_post(request.POST)
+    preset = _preset_of(posted.document)
+    context = {"form": forms.build_form(posted.document, (), posted.typed), "sources": preset.sources if preset else {}}
+    return render(request, "launch/_sections.html", context)
 
 
 @login_required

@@ -11,6 +11,7 @@ urlpatterns = [
     path("compare", compare_views.compare, name="compare"),
     path("launch", launch_views.launch, name="launch"),
     path("launch/check", launch_views.check, name="launch-check"),
+    path("launch/fields", launch_views.fields, name="launch-fields"),
     path("launch/union", launch_views.union, name="launch-union"),
     path("launch/stages", launch_views.stages, name="launch-stages"),
     path("launch/text", launch_views.text, name="launch-text"),

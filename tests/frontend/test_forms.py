@@ -1,5 +1,8 @@
 """Forms: what is found fault with and when, what a choice asks for, and a secret that is shown once."""
 
+import re
+from urllib.parse import parse_qs
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -56,6 +59,66 @@ def test_what_was_sent_empty_says_so(page):
     expect(page.locator('[data-problem="/name"]')).to_contain_text("is required")
     expect(page.locator("#rail-verdict")).to_contain_text("1 to fill in")
     expect(page.locator('[data-problem="/name"]')).to_be_visible()
+
+
+# ---------------------------------------------------------------- Back
+def fill_in(page: Page) -> None:
+    page.goto("/launch?preset=sample")
+    expect(page.locator("#rail-verdict")).to_contain_text("Ready to launch")
+    page.get_by_label("Advanced settings").check()
+    page.locator('[name="/name"]').fill("edited")
+    page.get_by_role("button", name="Add sft stage").click()
+    page.locator('[name="/stages/2/steps"]').fill("7")
+
+
+def expect_filled_in(page: Page) -> None:
+    expect(page.locator('[name="/stages/2/steps"]')).to_have_value("7")
+    expect(page.locator('[name="/name"]')).to_have_value("edited")
+    expect(page.get_by_label("Advanced settings")).to_be_checked()
+    expect(page.locator("[data-launch]")).to_be_enabled()
+
+
+def test_back_after_launch_shows_what_was_launched_and_sends_the_same_form(page):
+    """The launch itself is answered here: what a second one of the same token does is the server's and tested there."""
+    sent = []
+
+    def answer(route) -> None:
+        if route.request.method != "POST":
+            return route.continue_()
+        sent.append(parse_qs(route.request.post_data))
+        route.fulfill(status=302, headers={"Location": "/cluster"})
+
+    page.route(re.compile(r"/launch(\?preset=sample)?$"), answer)
+    fill_in(page)
+    page.locator("[data-launch]").click()
+    page.wait_for_url("**/cluster")
+    page.go_back()
+    expect_filled_in(page)
+    page.locator("[data-launch]").click()
+    page.wait_for_url("**/cluster")
+    first, second = ({name: value for name, value in form.items() if name != "csrfmiddlewaretoken"} for form in sent)
+    assert first == second and first["/name"] == ["edited"] and first["/stages/2/steps"] == ["7"] and len(first["token"][0]) == 32
+
+
+def test_a_reload_keeps_what_was_filled_in_and_a_preset_starts_anew(page):
+    fill_in(page)
+    page.wait_for_function("history.state?.launch?.entries.some(([name, value]) => name === '/stages/2/steps' && value === '7')")
+    page.reload()
+    expect_filled_in(page)
+    page.locator("a.preset[aria-current]").click()
+    expect(page.locator('[name="/name"]')).not_to_have_value("edited")
+
+
+def test_nothing_can_be_launched_before_the_edits_are_back(page):
+    fill_in(page)
+    page.wait_for_function("history.state?.launch?.entries.some(([name, value]) => name === '/stages/2/steps' && value === '7')")
+    page.route("**/launch/fields", lambda route: route.fulfill(status=500))
+    page.reload()
+    expect(page.locator("[data-toasts]")).to_contain_text("could not be brought back")
+    expect(page.locator("[data-launch]")).to_be_disabled()
+    page.unroute("**/launch/fields")
+    page.reload()
+    expect_filled_in(page)
 
 
 # ---------------------------------------------------------------- import

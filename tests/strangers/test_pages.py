@@ -70,6 +70,7 @@ PAGES: dict[str, Rule] = {
     "POST launch/check": Rule(body=FORM, outside="own"),
     "POST launch/union": Rule(body={**FORM, "/model/source/type": "path"}, query="pointer=/model/source", outside="own"),
     "POST launch/stages": Rule(body=FORM, query="act=add&type=grpo", outside="own"),
+    "POST launch/fields": Rule(body=FORM, outside="own"),
     "POST launch/text": Rule(body=FORM, query="door=yaml", outside="own"),
     **{
         f"GET runs/{{run_id}}{tab}": Rule()

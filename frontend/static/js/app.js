@@ -148,7 +148,10 @@ setInterval(refreshAges, 20_000);
 addEventListener("resize", markScrollers);
 document.addEventListener("htmx:afterSettle", markScrollers);
 document.addEventListener("toggle", markScrollers, true);
-for (const select of /** @type {NodeListOf<HTMLSelectElement>} */ (document.querySelectorAll("select[data-chooses]"))) showChosen(select);
+const showAllChosen = () => /** @type {NodeListOf<HTMLSelectElement>} */ (document.querySelectorAll("select[data-chooses]")).forEach(showChosen);
+showAllChosen();
+// Back brings a form as it was filled in, after this module ran.
+addEventListener("pageshow", showAllChosen);
 /** What was shown once must not be asked for again by a reload. */
 const once = /** @type {HTMLElement | null} */ (document.querySelector("[data-address]"));
 if (once) history.replaceState(history.state, "", once.dataset.address);

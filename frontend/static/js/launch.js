@@ -1,19 +1,59 @@
-/** The launch page: ask the server to check while the form is filled in, and show each problem at its field. */
+/**
+ * The launch page: ask the server to check while the form is filled in, and show each problem at its field.
+ *
+ * What was filled in is kept with the page's place in the browser's history, so that Back and a reload bring it back, stages and variants
+ * among it. The form's token is part of it: sent again unchanged, it leads to the run it already made.
+ */
 
 import { announce } from "assay/announce.js";
+import { csrfToken } from "assay/app.js";
+import { ask } from "assay/session.js";
+import { toast } from "assay/toasts.js";
 
 const form = /** @type {HTMLFormElement} */ (document.getElementById("launch-form"));
 const fields = /** @type {HTMLElement} */ (document.getElementById("launch-fields"));
 const text = /** @type {HTMLElement} */ (document.getElementById("launch-text"));
+const button = /** @type {HTMLButtonElement} */ (document.querySelector("[data-launch]"));
 const QUIET_MS = 350;
 const OPEN_ON_A_PHONE = 2;
 let timer = 0;
 /** Names of the inputs that somebody changed or left: only they are found fault with, until the whole form was sent. @type {Set<string>} */
 const touched = new Set();
+const advanced = /** @type {HTMLInputElement} */ (form.querySelector("[data-advanced]"));
+let restoring = false;
 
 function askForCheck() {
   clearTimeout(timer);
-  timer = window.setTimeout(() => document.body.dispatchEvent(new CustomEvent("assay:check")), QUIET_MS);
+  timer = window.setTimeout(() => {
+    keep();
+    document.body.dispatchEvent(new CustomEvent("assay:check"));
+  }, QUIET_MS);
+}
+
+/** @typedef {{entries: [string, string][], touched: string[], advanced: boolean}} Draft */
+
+function keep() {
+  if (restoring) return;
+  const entries = [...new FormData(form)].filter(([name]) => name !== "csrfmiddlewaretoken");
+  history.replaceState({ ...history.state, launch: { entries, touched: [...touched], advanced: advanced.checked } }, "");
+}
+
+/** Until it is back nothing can be launched: it would be the preset instead. @param {Draft} draft */
+async function restore(draft) {
+  restoring = button.disabled = true;
+  const options = { method: "POST", headers: { "X-CSRFToken": csrfToken() }, body: new URLSearchParams(draft.entries) };
+  const answer = await ask(form.dataset.restore ?? "", options).catch(() => null);
+  if (!answer?.ok) return toast("What you had filled in could not be brought back. Reload the page to try again.", "error");
+  fields.innerHTML = await answer.text();
+  htmx.process(fields);
+  draft.touched.forEach((name) => touched.add(name));
+  const token = draft.entries.find(([name]) => name === "token");
+  if (token) /** @type {HTMLInputElement} */ (form.elements.namedItem("token")).value = token[1];
+  advanced.checked = draft.advanced;
+  form.classList.toggle("advanced", draft.advanced);
+  restoring = button.disabled = false;
+  foldSections();
+  askForCheck();
 }
 
 let verdict = "";
@@ -91,22 +131,23 @@ function onClick(event) {
 
 form.addEventListener("input", (event) => {
   const box = /** @type {HTMLInputElement} */ (event.target);
-  if ("advanced" in box.dataset) form.classList.toggle("advanced", box.checked);
-  else {
-    touched.add(box.name);
-    askForCheck();
-  }
+  if (box === advanced) form.classList.toggle("advanced", box.checked);
+  else touched.add(box.name);
+  askForCheck();
 });
 fields.addEventListener("focusout", (event) => {
   touched.add(/** @type {HTMLInputElement} */ (event.target).name);
   showProblems();
 });
-form.addEventListener("submit", () => {
-  const button = /** @type {HTMLButtonElement} */ (document.querySelector("[data-launch]"));
+form.addEventListener("submit", (event) => {
+  // Enter in a field sends the form too, whether or not the button may be pressed.
+  if (button.disabled) return event.preventDefault();
+  keep();
   button.disabled = true;
 });
 foldSections();
-window.addEventListener("pageshow", () => (/** @type {HTMLButtonElement} */ (document.querySelector("[data-launch]")).disabled = false));
+if (history.state?.launch) restore(history.state.launch);
+window.addEventListener("pageshow", () => (button.disabled = restoring));
 document.addEventListener("click", onClick);
 document.addEventListener("htmx:afterSwap", (event) => {
   if (/** @type {HTMLElement} */ (event.target).id === "launch-rail") {

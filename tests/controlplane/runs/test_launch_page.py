@@ -100,6 +100,14 @@ def test_stages_are_added_and_removed(browser):
     assert "Stage 0" not in removed
 
 
+def test_a_form_that_comes_back_is_as_it_was_filled_in_with_its_stages(browser):
+    values = entries(**{"/stages/0/group_size": "seven", "/stages/1/type": "sft", "/stages/1/steps": "77"})
+    answer = browser.post(reverse("launch-fields"), values)
+    page = answer.content.decode()
+    assert answer.status_code == 200 and 'value="seven"' in page and "Stage 1" in page and 'value="77"' in page and "<form" not in page
+    assert "no-store" in browser.get(reverse("launch"))["Cache-Control"]
+
+
 @pytest.mark.parametrize("door", ["yaml", "cli", "python"])
 def test_the_same_document_in_other_words(browser, door):
     assert "from the form" in browser.post(reverse("launch-text") + f"?door={door}", entries()).content.decode()

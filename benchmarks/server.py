@@ -19,7 +19,7 @@ from controlplane.services.embedded import addresses, stores
 from controlplane.services.front import Front, http_probe, read_state
 from controlplane.services.house import House
 from controlplane.services.processes import descendants, pss_bytes
-from controlplane.services.up import NOT_FOR_JOBS, prepare
+from controlplane.services.up import NOT_FOR_JOBS, manage
 
 NO_RAY = "http://127.0.0.1:1"
 START_S = 180
@@ -83,7 +83,7 @@ def _start(house: House, front: Front, background: bool, ray: bool) -> Server:
     os.environ.update(own, DJANGO_SETTINGS_MODULE="controlplane.settings")
     # Without Ray nothing answers there: a measurement that wants none starts no run.
     os.environ.update(addresses(house), SECRET_KEY=embedded_secret(house.home), RAY_ADDRESS=start_ray(front) if ray else NO_RAY)
-    prepare(house, dict(os.environ))
+    manage(house, dict(os.environ), "prepare")
     front.start(application.web(house, dict(os.environ), int(url.rpartition(":")[2])))
     if background:
         for name in application.WORKERS:

@@ -51,7 +51,8 @@ def greet_running(house: House, state: dict, when_ready) -> int:
         raise HouseError(f"{house.home} runs a database for development only; end it with `./assay down` first.")
     url = read_environment_file(house.environment_file)["ASSAY_URL"]
     say(f"Assay is already up at {url}")
-    say(f"Log in once with: {prepare(house, dict(os.environ))}")
+    # What serves has its database and pages: preparing them again would change them under it.
+    say(f"Log in once with: {manage(house, dict(os.environ), 'login_link')}")
     when_ready(url)
     return 0
 
@@ -84,7 +85,8 @@ def boot(front: Front, port: int) -> tuple[str, str]:
     environment = {**given, **stores, **ray}
     house.write_environment({key: environment[key] for key in ("ASSAY_URL", "DATABASE_URL", "REDIS_URL", *ray)})
     with step("Database and pages"):
-        login = prepare(house, environment)
+        # Migrations, static files, first team.
+        login = manage(house, environment, "prepare")
     front.start(application.web(house, environment, port))
     for name in application.WORKERS:
         front.start(application.worker(house, environment, name))
@@ -120,13 +122,14 @@ def start_stores(front: Front) -> dict[str, str]:
     return found
 
 
-def prepare(house: House, environment: dict[str, str]) -> str:
-    """Migrations, static files, first team; in a process of its own, so that the front stays small. Returns the login link."""
-    command = [sys.executable, "manage.py", "prepare"]
-    with open(house.log("prepare"), "ab") as log:
-        done = subprocess.run(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+def manage(house: House, environment: dict[str, str], command: str) -> str:
+    """The login link that `manage.py prepare` or `login_link` prints; in a process of its own, so that the front stays small."""
+    log_file = house.log(command)
+    with open(log_file, "ab") as log:
+        line = [sys.executable, "manage.py", command]
+        done = subprocess.run(line, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
     if done.returncode != 0:
-        raise HouseError(f"Preparing the database failed.\n{tail(house.log('prepare'))}")
+        raise HouseError(f"`manage.py {command}` failed.\n{tail(log_file)}")
     return done.stdout.strip()
 
 

@@ -12,7 +12,7 @@ from controlplane.services import postgres
 from controlplane.services.house import SOCKET_PATH_BYTES, House, HouseError, house_at
 from controlplane.services.ports import CANDIDATES, free_ports, is_free
 from controlplane.services.ray_head import LONGEST_SESSION
-from controlplane.services.up import check_machine
+from controlplane.services.up import check_machine, up
 
 
 def test_sockets_stay_short_however_long_the_home():
@@ -47,6 +47,17 @@ def test_a_taken_port_is_refused_with_the_remedy(tmp_path):
         port = taken.getsockname()[1]
         with pytest.raises(HouseError, match=f"Port {port} .* is taken.*--port {port + 1}"):
             check_machine(house_at(tmp_path), port)
+
+
+def test_up_beside_a_serving_house_says_where_it_serves_and_prepares_nothing(tmp_path, monkeypatch, capsys):
+    ran, house = [], house_at(tmp_path)
+    house.prepare()
+    house.write_environment({"ASSAY_URL": "http://127.0.0.1:8123"})
+    monkeypatch.setattr("controlplane.services.up.home_folder", lambda: tmp_path)
+    monkeypatch.setattr("controlplane.services.up.read_state", lambda house: {"services": {"web": {}}})
+    monkeypatch.setattr("controlplane.services.up.manage", lambda house, environment, command: ran.append(command) or "LINK")
+    assert up() == 0 and ran == ["login_link"]
+    assert capsys.readouterr().out == "Assay is already up at http://127.0.0.1:8123\nLog in once with: LINK\n"
 
 
 def test_too_little_disk_is_refused_with_the_remedy(tmp_path, monkeypatch):

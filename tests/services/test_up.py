@@ -93,7 +93,11 @@ def test_up_serves_on_loopback_only_and_no_death_leaves_a_process(home):
         report = status(home)
         assert set(report["services"]) == {"postgres", "broker", "ray", "web", "worker", "bulk", "beat"}
         assert all(service["state"] == "running" and service["pss_mib"] > 0 for service in report["services"].values())
-        assert "already up" in command(home, "up").communicate()[0]
+        prepared = (home / "logs" / "prepare.log").stat().st_mtime_ns
+        again = command(home, "up")
+        assert f"already up at http://127.0.0.1:{port}" in (greeting := again.communicate()[0]) and again.returncode == 0
+        assert f"Log in once with: http://127.0.0.1:{port}/login/link/" in greeting
+        assert (home / "logs" / "prepare.log").stat().st_mtime_ns == prepared, "what serves is not prepared again"
 
         address = next(line for line in (home / "environment").read_text().splitlines() if line.startswith("RAY_ADDRESS")).split("=")[1]
         for headers in ({}, {"Authorization": "Bearer guessed"}):

@@ -3,11 +3,11 @@
 import base64
 import json
 import uuid
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django.db import connection
 from django.db.models import Count, F, FloatField, Q, QuerySet, Value
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Cast, Coalesce
@@ -25,6 +25,8 @@ FACETS = {
     "experiment": "experiment",
 }
 PAGE = 50
+# Of a facet; who looks for another one searches.
+VALUES = 40
 # Below every finite reward, so that runs without one come last when the best come first.
 _NO_REWARD = Value(float("-inf"), FloatField())
 SORTS = {
@@ -110,30 +112,43 @@ class Facet:
 
 
 def facets(user, filters: RunFilters) -> tuple[int, list[Facet]]:
-    """How many runs the filters keep, and each facet's values counted under all the *other* facets' choices."""
-    groups = filters.restrict(Run.objects.for_user(user), facets=False).order_by().values_list(*FACETS.values()).annotate(n=Count("pk"))
-    total, counts = _count(groups, {list(FACETS).index(name): set(values) for name, values in filters.facets.items()})
-    return total, [_facet(name, count, filters.facets.get(name, ())) for name, count in zip(FACETS, counts, strict=True)]
+    """How many runs the filters keep, and each facet's most frequent values counted under all the *other* facets' choices."""
+    runs = filters.restrict(Run.objects.for_user(user), facets=False).order_by().values(*FACETS.values()).annotate(n=Count("pk"))
+    kept, parameters = runs.query.sql_with_params()
+    parts = [_total(filters.facets), *(_counts(name, filters.facets) for name in FACETS)]
+    query = f"WITH kept AS MATERIALIZED ({kept}) {' UNION ALL '.join(f'({part})' for part, _ in parts)}"
+    found: dict[str, dict[str, int]] = {name: {} for name in ("", *FACETS)}
+    with connection.cursor() as cursor:
+        cursor.execute(query, [*parameters, *(value for _, values in parts for value in values)])
+        for name, value, count in cursor.fetchall():
+            found[name][value] = int(count)
+    return found[""][""], [_facet(name, found[name], filters.facets.get(name, ())) for name in FACETS]
 
 
-def _count(groups, chosen: dict[int, set]) -> tuple[int, list[Counter]]:
-    """Total, and a count of values per facet. A group that fails only one facet's choice still counts in that facet."""
-    total, counts = 0, [Counter() for _ in FACETS]
-    for *row, n in groups:
-        failed = [index for index, values in chosen.items() if row[index] not in values]
-        if not failed:
-            total += n
-            for index, value in enumerate(row):
-                counts[index][value] += n
-        elif len(failed) == 1:
-            counts[failed[0]][row[failed[0]]] += n
-    return total, counts
+def _total(chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, list]:
+    where, parameters = _holding(chosen)
+    return f"SELECT '', '', coalesce(sum(n), 0) FROM kept WHERE {where}", parameters
 
 
-def _facet(name: str, counts: Counter, chosen: tuple[str, ...]) -> Facet:
-    """Blank values are no choice; a chosen value stays on offer when nothing is left of it."""
-    found = Counter({**dict.fromkeys(chosen, 0), **{value: count for value, count in counts.items() if value}})
-    return Facet(name, [(value, count, value in chosen) for value, count in found.most_common()])
+def _counts(name: str, chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, list]:
+    """One facet's values and counts, those chosen before all others. Blank values are no choice."""
+    where, parameters = _holding({other: values for other, values in chosen.items() if other != name})
+    column = f'"{FACETS[name]}"'
+    query = f"""SELECT '{name}', {column}, sum(n) FROM kept WHERE {column} <> '' AND {where} GROUP BY {column}
+                ORDER BY {column} = ANY(%s) DESC, 3 DESC, 2 LIMIT {VALUES}"""
+    return query, [*parameters, list(chosen.get(name, ()))]
+
+
+def _holding(chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, list]:
+    conditions = [f'"{FACETS[name]}" = ANY(%s)' for name in chosen]
+    return " AND ".join(conditions) or "true", [list(values) for values in chosen.values()]
+
+
+def _facet(name: str, counts: dict[str, int], chosen: tuple[str, ...]) -> Facet:
+    """A chosen value stays on offer when nothing is left of it."""
+    found = {**counts, **{value: 0 for value in chosen if value not in counts}}
+    ranked = sorted(found.items(), key=lambda item: -item[1])
+    return Facet(name, [(value, count, value in chosen) for value, count in ranked])
 
 
 @dataclass(frozen=True)

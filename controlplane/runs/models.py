@@ -65,6 +65,7 @@ class Run(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["project", "-created_at", "-id"], name="run_newest_first"),
+            models.Index(fields=["-created_at", "-id"], name="run_listed", condition=Q(archived_at=None)),
             models.Index(fields=["recipe"], name="run_recipe"),
             # Scanned by the reconciler at every tick.
             models.Index(fields=["next_check_at"], name="run_due", condition=Q(state__in=[RunState.QUEUED, RunState.ACTIVE])),

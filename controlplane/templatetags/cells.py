@@ -1,15 +1,18 @@
-"""The cells of the list of runs, a function a column: in a template its branches would take longer than the database."""
+"""The rows of the list of runs, a function a column: in a template its branches would take longer than the database."""
 
 from collections.abc import Callable
 from urllib.parse import urlencode
 
 from django import template
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join
+from django.utils.safestring import mark_safe
+from django.utils.text import Truncator
 
 from controlplane.runs.columns import Column
 from controlplane.runs.models import Run
 from controlplane.templatetags.format import MISSING, age, fixed, number, percent
-from controlplane.templatetags.ui import icon, sparkline
+from controlplane.templatetags.ui import colour, icon, sparkline, state
 
 register = template.Library()
 
@@ -17,8 +20,32 @@ VERIFIER_ERRORS_BEAR = 0.05
 
 
 @register.simple_tag
-def cell(run: Run, column: Column, value, spark: list[float | None] | None) -> str:
-    """A <td>; `value` is the newest of a measured column, `spark` the curve of the trend."""
+def row_of_run(run: Run, cells: list[tuple[Column, float | None]], spark: list[float | None] | None) -> str:
+    """A <tr>; `cells` are its columns, each with the newest value where it is measured, `spark` the curve of the trend."""
+    return format_html(
+        '<tr id="run-{0}" data-run="{0}"><td class="pick"><input type="checkbox" data-pick value="{0}" aria-label="Pick {1}"></td>'
+        '<td>{2}</td><th scope="row" class="run-name"><span class="swatch {3}"></span>'
+        '<a data-open class="clip" href="{4}" title="{1}">{1}</a>{5}</th>{6}</tr>',
+        *(run.pk, run.name, state(run.state), colour(run.pk), reverse("run", args=[run.pk]), _belongs(run)),
+        mark_safe("".join(_cell(run, column, value, spark) for column, value in cells)),
+    )
+
+
+def _belongs(run: Run) -> str:
+    """The experiment, or else the first tag."""
+    if run.experiment:
+        short = Truncator(run.experiment).chars(18)
+        query = urlencode({"experiment": run.experiment})
+        return format_html('<a class="tag" href="?{}" title="Experiment {}">{}</a>', query, run.experiment, short)
+    if run.tags:
+        tag = run.tags[0]
+        return format_html(
+            '<a class="tag" href="?{}" title="{}">#{}</a>', urlencode({"tag": tag}), ", ".join(run.tags), Truncator(tag).chars(14)
+        )
+    return ""
+
+
+def _cell(run: Run, column: Column, value, spark: list[float | None] | None) -> str:
     if column.key == "trend":
         return format_html("<td>{}</td>", sparkline(spark))
     if column.key == "verifier_error":

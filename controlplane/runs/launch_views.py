@@ -174,7 +174,7 @@ def union(request: HttpRequest) -> HttpResponse:
     try:
         field = forms.subtree(pointer, request.POST.get(f"{pointer}/type", ""), request.POST)
     except KeyError as error:
-        raise Http404(error.args[0]) from None
+        raise BadRequest(f"{pointer:.200}: {error.args[0]}") from None
     return render(request, "launch/_field.html", {"field": field})
 
 
@@ -182,18 +182,22 @@ def union(request: HttpRequest) -> HttpResponse:
 @require_POST
 def stages(request: HttpRequest) -> HttpResponse:
     """The list of stages with one added, removed or moved."""
-    act, index, tag = request.GET.get("act"), request.GET.get("index", "0"), request.GET.get("type", "")
-    position = whole("index", index)
-    if act == "add":
-        values = forms.add_item(request.POST, "/stages", tag)
-    elif act == "remove":
-        values = forms.remove_item(request.POST, "/stages", position)
-    elif act in ("up", "down"):
-        values = forms.move_item(request.POST, "/stages", position, -1 if act == "up" else 1)
-    else:
-        raise BadRequest("act must be add, remove, up or down")
-    posted = forms.read_post(values)
+    posted = forms.read_post(_changed_stages(request))
     return render(request, "launch/_field.html", {"field": forms.build_form(posted.document, (), posted.typed).field("/stages")})
+
+
+def _changed_stages(request: HttpRequest) -> dict[str, list[str]]:
+    act, index = request.GET.get("act"), whole("index", request.GET.get("index", "0"))
+    try:
+        if act == "add":
+            return forms.add_item(request.POST, "/stages", request.GET.get("type", ""))
+        if act == "remove":
+            return forms.remove_item(request.POST, "/stages", index)
+        if act in ("up", "down"):
+            return forms.move_item(request.POST, "/stages", index, -1 if act == "up" else 1)
+    except KeyError as error:
+        raise BadRequest(error.args[0]) from None
+    raise BadRequest("act must be add, remove, up or down")
 
 
 @login_required

@@ -77,7 +77,9 @@ def check_bank(config: RunConfig, team, found: Findings) -> None:
         known = ", ".join(Bank.objects.filter(team=team, archived_at=None).values_list("slug", flat=True)) or "none yet"
         return found.refuse("/environment/bank", f"team {team.slug} has no such bank (it has: {known}); import it first", wanted.bank)
     if bank.archived_at:
-        return found.refuse("/environment/bank", f"was archived on {bank.archived_at:%Y-%m-%d}; choose another bank or bring it back", wanted.bank)
+        return found.refuse(
+            "/environment/bank", f"was archived on {bank.archived_at:%Y-%m-%d}; choose another bank or bring it back", wanted.bank
+        )
     if bank.environment != wanted.type:
         found.refuse("/environment/bank", f"holds tasks of environment {bank.environment}, not {wanted.type}", wanted.bank)
     version = bank.versions.filter(**({"digest": wanted.version} if wanted.version else {})).first()
@@ -86,6 +88,7 @@ def check_bank(config: RunConfig, team, found: Findings) -> None:
         return found.refuse("/environment/version", f"bank {bank.slug} has no version of that digest; it has: {known}", wanted.version)
     found.bank_version = version
     check_tasks(config, version, found)
+    check_demonstrations(config, version, found)
 
 
 def check_tasks(config: RunConfig, version: BankVersion, found: Findings) -> None:
@@ -100,13 +103,29 @@ def check_tasks(config: RunConfig, version: BankVersion, found: Findings) -> Non
     if found.errors:
         return
     if wanted.train_split == wanted.eval_split:
-        found.refuse("/environment/train_split", "is also the held-out split, whose answers are never trained on; name two splits", wanted.train_split)
+        found.refuse(
+            "/environment/train_split",
+            "is also the held-out split, whose answers are never trained on; name two splits",
+            wanted.train_split,
+        )
     for name in needed_splits(config):
         check_split(config, version, name, found)
     if wanted.type == "harbor":
         preflight_harbor.check(config, version, selected(config, version), found)
     if wanted.type == "scienceworld":
         preflight_scienceworld.check(config, version, selected(config, version), found)
+
+
+def check_demonstrations(config: RunConfig, version: BankVersion, found: Findings) -> None:
+    """A warm start finds the kinds that it names. Of which split they are only the node sees, which reads the bank."""
+    known = (version.counts or {}).get("kinds")
+    if known is None:
+        return
+    for stage, settings in enumerate(config.stages):
+        for index, kind in enumerate(settings.kinds if settings.type == "sft" else ()):
+            if kind not in known:
+                told = f"{version} has no demonstrations of this kind; it has: {', '.join(sorted(known)) or 'none'}"
+                found.refuse(pointer(["stages", stage, "kinds", index]), told, kind)
 
 
 def needed_splits(config: RunConfig) -> list[str]:
@@ -152,7 +171,9 @@ def check_prompt_length(config: RunConfig, characters: int, split: str, found: F
         least = -(-characters // MOST_CHARACTERS_PER_TOKEN) + config.sampling.max_new_tokens
         found.refuse("/model/max_length", f"{say}; raise it to {least} or more", config.model.max_length)
     elif characters > room * USUAL_CHARACTERS_PER_TOKEN:
-        found.warn("/model/max_length", f"{say}, which may be too few; the nodes count tokens before the run starts", config.model.max_length)
+        found.warn(
+            "/model/max_length", f"{say}, which may be too few; the nodes count tokens before the run starts", config.model.max_length
+        )
 
 
 # ---------------------------------------------------------------- model
@@ -205,7 +226,9 @@ def _checkpoint(source, team, found: Findings) -> ModelFacts | None:
     if checkpoint is None:
         return found.refuse("/model/source/checkpoint", f"team {team.slug} has no such checkpoint", source.checkpoint)
     if checkpoint.state != CheckpointState.COMPLETE:
-        return found.refuse("/model/source/checkpoint", f"is {checkpoint.state}; only a complete checkpoint can be trained from", source.checkpoint)
+        return found.refuse(
+            "/model/source/checkpoint", f"is {checkpoint.state}; only a complete checkpoint can be trained from", source.checkpoint
+        )
     return ModelFacts(checkpoint.manifest_hash, checkpoint.manifest.get("parameters"))
 
 
@@ -230,7 +253,9 @@ def check_capacity(config: RunConfig, found: Findings) -> None:
 def check_sizes(config: RunConfig, found: Findings) -> None:
     disk = forecast.disk(config, found.facts)
     if disk and disk.is_too_small:
-        told = f"{disk.sentence}: the storage would be {disk.after:.0%} full, the limit is {forecast.DISK_LIMIT:.0%}; keep fewer or free some"
+        told = (
+            f"{disk.sentence}: the storage would be {disk.after:.0%} full, the limit is {forecast.DISK_LIMIT:.0%}; keep fewer or free some"
+        )
         found.refuse("/checkpoints/keep_last", told, config.checkpoints.keep_last)
     memory = forecast.memory(config, found.facts)
     if memory and memory["available"] and memory["total"] > memory["available"]:

@@ -84,26 +84,37 @@ def _renumbered(values: Values, pointer: str, to: Mapping[int, int]) -> Values:
 
 
 def add_item(values: Any, pointer: str, tag: str) -> Values:
-    """The values with one more item of type `tag` at the end of the list at `pointer`."""
+    """The values with one more item of type `tag` at the end of the list at `pointer`. Raises KeyError."""
+    known = root().properties[pointer.removeprefix("/")].item.variants
+    if tag not in known:
+        raise KeyError(f"{pointer} has no type {tag!r:.40}; choose one of {', '.join(sorted(known))}")
     typed = clean(values)
     return {**typed, f"{pointer}/{len(_indices(typed, pointer))}/type": [tag]}
 
 
 def remove_item(values: Any, pointer: str, index: int) -> Values:
-    """The values without item `index`; those after it move up."""
+    """The values without item `index`; those after it move up. Raises KeyError."""
     typed = clean(values)
-    kept = [old for old in _indices(typed, pointer) if old != index]
+    order = _order(typed, pointer, index)
+    kept = [old for old in order if old != index]
     return _renumbered(typed, pointer, {old: new for new, old in enumerate(kept)})
 
 
 def move_item(values: Any, pointer: str, index: int, by: int) -> Values:
-    """The values with item `index` moved `by` places, as far as the list reaches."""
+    """The values with item `index` moved `by` places, as far as the list reaches. Raises KeyError."""
     typed = clean(values)
-    order = _indices(typed, pointer)
-    if index in order:
-        target = min(max(index + by, 0), len(order) - 1)
-        order.insert(target, order.pop(index))
+    order = _order(typed, pointer, index)
+    target = min(max(index + by, 0), len(order) - 1)
+    order.insert(target, order.pop(index))
     return _renumbered(typed, pointer, {old: new for new, old in enumerate(order)})
+
+
+def _order(typed: Values, pointer: str, index: int) -> list[int]:
+    """The indices of the list at `pointer`, `index` among them. Raises KeyError."""
+    order = _indices(typed, pointer)
+    if index not in order:
+        raise KeyError(f"{pointer}/{index} is none of the {len(order)} in the form")
+    return order
 
 
 class _Reader:

@@ -3,6 +3,7 @@
 A blank input means the default shown beside it, so that only what a person chose is in the document.
 """
 
+import re
 from dataclasses import dataclass, field as with_default, replace
 from typing import Any, Iterable, Mapping, Sequence
 
@@ -21,6 +22,9 @@ WORDS = {
     "minItems": "at least {}",
     "maxItems": "at most {}",
 }
+
+
+ITEM = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,12 @@ def subtree(pointer: str, new_type: str, values: Any) -> Field:
 
 
 def _locate(pointer: str, document: dict) -> tuple[Node, Any, Any]:
-    """The node at `pointer`, its value in `document` and its effective default, along the variants that `document` chose."""
+    """The node at `pointer`, its value in `document` and its effective default, along the variants that `document` chose. Raises KeyError."""
     node, default, value = root(), ABSENT, document
     for part in split(pointer):
         if node.kind == "items":
+            if not ITEM.fullmatch(part) or int(part) >= len(value or ()):
+                raise KeyError(f"{node.label} {part:.20} is none of those in the form")
             node, default = node.item, ABSENT
         else:
             chosen, default = _chosen(node, value, default) if node.kind == "union" else (node, default)

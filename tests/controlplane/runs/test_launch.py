@@ -120,17 +120,30 @@ def test_an_archived_bank_is_refused(owner, team, bank, document):
 
 
 def test_a_bank_of_another_environment_is_refused(owner, team, bank, document):
-    assert "not sciknoweval" in refusals(owner, team, {**document, "environment": {"type": "sciknoweval", "bank": "quiz"}})["/environment/bank"]
+    assert (
+        "not sciknoweval"
+        in refusals(owner, team, {**document, "environment": {"type": "sciknoweval", "bank": "quiz"}})["/environment/bank"]
+    )
 
 
 def test_an_unknown_version_names_the_known_ones(owner, team, bank, document):
-    assert "bbbbbbbbbbbb" in refusals(owner, team, {**document, "environment": {"type": "quiz", "version": "d" * 64}})["/environment/version"]
+    assert (
+        "bbbbbbbbbbbb" in refusals(owner, team, {**document, "environment": {"type": "quiz", "version": "d" * 64}})["/environment/version"]
+    )
 
 
 def test_unknown_domains_and_levels_name_the_known_ones(owner, team, bank, document):
     found = refusals(owner, team, {**document, "environment": {"type": "quiz", "domains": ["physics", "alchemy"], "levels": ["L9"]}})
     assert "it has: chemistry, physics" in found["/environment/domains/1"]
     assert "it has: L1" in found["/environment/levels/0"]
+
+
+def test_an_unknown_kind_of_demonstration_names_the_known_ones(owner, team, bank, document):
+    document["stages"] = [{"type": "sft", "kinds": ["gold", "silver"]}, *document["stages"]]
+    assert not [error for error in check_launch(owner, team, document).errors if "kinds" in error.pointer], "an old version counted none"
+    BankVersion.objects.filter(bank=bank).update(counts={"kinds": {"format": 3, "gold": 2}})
+    [error] = check_launch(owner, team, document).errors
+    assert (error.pointer, error.value) == ("/stages/0/kinds/1", "silver") and "it has: format, gold" in error.message
 
 
 def test_an_unknown_split_names_the_known_ones(owner, team, bank, document):
@@ -221,7 +234,9 @@ def test_a_model_folder_is_read_by_its_headers(owner, team, bank, document, tmp_
     assert len(checked.config.model.source.revision) == 64
 
 
-@pytest.mark.parametrize("missing, told", [("tokenizer", "has no tokenizer"), ("config", "has no config.json"), ("weights", "no *.safetensors")])
+@pytest.mark.parametrize(
+    "missing, told", [("tokenizer", "has no tokenizer"), ("config", "has no config.json"), ("weights", "no *.safetensors")]
+)
 def test_an_incomplete_model_folder_is_refused_at_its_field(owner, team, bank, document, tmp_path, missing, told):
     found = refusals(owner, team, with_folder(document, write_model(tmp_path / "m", **{missing: False})))
     assert told in found["/model/source/path"]
@@ -231,7 +246,9 @@ def test_a_missing_model_folder_is_refused(owner, team, bank, document, tmp_path
     assert "is no folder" in refusals(owner, team, with_folder(document, tmp_path / "nowhere"))["/model/source/path"]
 
 
-@pytest.mark.parametrize("content", [b"", b"12345678", struct.pack("<Q", 1 << 60), struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 4) + b"\xff\xfe{}"])
+@pytest.mark.parametrize(
+    "content", [b"", b"12345678", struct.pack("<Q", 1 << 60), struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 4) + b"\xff\xfe{}"]
+)
 def test_damaged_weights_are_refused_and_nothing_breaks(owner, team, bank, document, tmp_path, content):
     (write_model(tmp_path / "m") / "model.safetensors").write_bytes(content)
     assert "not a whole safetensors file" in refusals(owner, team, with_folder(document, tmp_path / "m"))["/model/source/path"]
@@ -325,7 +342,9 @@ def finish(run: Run, seconds: float, attempts: int = 1) -> None:
     for number in range(1, attempts + 1):
         attempt = make_attempt(run, number, state="succeeded" if number == attempts else "lost")
         begin = timezone.now() - timezone.timedelta(hours=9 * (attempts - number) + 1)
-        type(attempt).objects.filter(pk=attempt.pk).update(created_at=begin, ended_at=begin + timezone.timedelta(seconds=seconds / attempts))
+        type(attempt).objects.filter(pk=attempt.pk).update(
+            created_at=begin, ended_at=begin + timezone.timedelta(seconds=seconds / attempts)
+        )
     write_points(run.pk, attempts, make_points({"timing_s/step": [(step, value) for step, value in enumerate(times, 1)]}))
     Run.objects.filter(pk=run.pk).update(state="succeeded", started_at=begin, ended_at=timezone.now())
 
@@ -368,5 +387,7 @@ def test_a_run_that_reported_no_step_times_forecasts_nothing(owner, team, bank, 
 
 
 def test_lora_trains_and_stores_only_its_matrices(owner, team, bank, document):
-    rail = check_launch(owner, team, {**document, "model": {"max_length": 128, "adapter": {"type": "lora", "rank": 4}}}, with_forecast=True).forecast
+    rail = check_launch(
+        owner, team, {**document, "model": {"max_length": 128, "adapter": {"type": "lora", "rank": 4}}}, with_forecast=True
+    ).forecast
     assert rail["parameters"]["trained"] == 4 * 2 * TINY.hidden * 7 * TINY.layers

@@ -108,6 +108,26 @@ def test_a_form_that_comes_back_is_as_it_was_filled_in_with_its_stages(browser):
     assert "no-store" in browser.get(reverse("launch"))["Cache-Control"]
 
 
+@pytest.mark.parametrize(
+    ("route", "query", "said"),
+    [
+        ("launch-stages", "act=add&type=nothing", "/stages has no type 'nothing'; choose one of gigpo, grpo, sft"),
+        ("launch-stages", "act=add", "/stages has no type ''"),
+        ("launch-stages", "act=remove&index=7", "/stages/7 is none of the 1 in the form"),
+        ("launch-stages", "act=up&index=²", "index: '²' is no whole number"),
+        ("launch-stages", "act=eat", "act must be"),
+        ("launch-union", "pointer=/stages/²", "none of those in the form"),
+        ("launch-union", "pointer=/stages/" + "9" * 5000, "none of those in the form"),
+        ("launch-union", "pointer=/stages/7", "none of those in the form"),
+        ("launch-union", "pointer=/name", "has no type"),
+        ("launch-union", "pointer=/%00", "null character"),
+    ],
+)
+def test_a_stage_or_kind_that_there_is_not_is_refused_with_the_reason(browser, route, query, said):
+    answer = browser.post(f"{reverse(route)}?{query}", entries(), headers={"HX-Request": "true"})
+    assert answer.status_code == 400 and said in answer.content.decode()
+
+
 @pytest.mark.parametrize("door", ["yaml", "cli", "python"])
 def test_the_same_document_in_other_words(browser, door):
     assert "from the form" in browser.post(reverse("launch-text") + f"?door={door}", entries()).content.decode()

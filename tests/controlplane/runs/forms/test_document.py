@@ -126,7 +126,6 @@ def test_items_move_with_everything_typed_in_them():
     assert steps(move_item(STAGES, "/stages", 2, -1)) == ["one", "3", "2"]
     assert steps(move_item(STAGES, "/stages", 0, +1)) == ["2", "one", "3"]
     assert steps(move_item(STAGES, "/stages", 0, -1)) == ["one", "2", "3"]
-    assert steps(move_item(STAGES, "/stages", 7, +1)) == ["one", "2", "3"]
     assert move_item(STAGES, "/stages", 0, 1)["/name"] == ["x"]
 
 
@@ -147,3 +146,16 @@ def test_gaps_in_posted_indices_are_closed():
     assert [stage["type"] for stage in posted.document["stages"]] == ["sft", "grpo"]
     assert posted.errors[0].pointer == "/stages/1/steps"
     assert build_form(posted.document, posted.errors, posted.typed).field("/stages/1/steps").text == "many"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: move_item(STAGES, "/stages", 7, +1),
+        lambda: remove_item(STAGES, "/stages", 7),
+        lambda: add_item(STAGES, "/stages", "ppo"),
+    ],
+)
+def test_an_item_or_a_type_that_there_is_not_is_a_key_error(change):
+    with pytest.raises(KeyError):
+        change()

@@ -121,7 +121,7 @@ def test_an_option_the_new_variant_does_not_know_is_dropped():
 
 
 @pytest.mark.parametrize(
-    "pointer, tag", [("/stages/1", "ppo"), ("/nowhere", "sft"), ("/name", "sft"), ("/model/nothing", "x"), ("/stages/9/loss", "clippy")]
+    "pointer, tag", [("/stages/1", "ppo"), ("/nowhere", "sft"), ("/name", "sft"), ("/model/nothing", "x"), ("/stages/9/loss", "clippy"), ("/stages/²", "sft")]
 )
 def test_an_unknown_union_or_type_is_a_key_error(pointer, tag):
     with pytest.raises(KeyError):

@@ -15,6 +15,7 @@ from controlplane.banks import imports, selectors
 from controlplane.banks.checks import SIMULATOR_ENVIRONMENT
 from controlplane.banks.models import Bank, BankImport, BankVersion, ImportState, Task
 from controlplane.banks.repair_views import anchors_context
+from controlplane.page_errors import whole
 
 IMPORTS_SHOWN = 10
 ROWS = 50
@@ -62,16 +63,17 @@ def _start(request: HttpRequest) -> BankImport:
         upload=upload,
         ref=given.get("ref", "").strip(),
         is_sparse=given.get("compile") == "on",
-        replays=_whole(given.get("replays", "1")),
+        replays=_replays(given.get("replays", "1")),
         gold_tasks=given.get("gold_tasks", "").replace(" ", ""),
     )
 
 
-def _whole(text: str) -> int:
+def _replays(text: str) -> int:
+    """Said at its field: the dialog keeps what was typed."""
     try:
-        return int(text)
-    except ValueError:
-        raise ValidationError({"replays": f"{text[:20]!r} is no whole number"}) from None
+        return whole("replays", text)
+    except BadRequest as error:
+        raise ValidationError({"replays": str(error)}) from None
 
 
 @login_required
@@ -130,7 +132,10 @@ def _tables(repair: dict) -> list[tuple[str, dict]]:
 def _splits(version: BankVersion) -> list[dict]:
     """Each split with its baselines and its counts by domain, level and family."""
     splits = version.counts.get("splits", {})
-    return [{"name": name, **split, "tables": [(title, _largest_first(split.get(key, {}))) for key, title in MATRIX]} for name, split in splits.items()]
+    return [
+        {"name": name, **split, "tables": [(title, _largest_first(split.get(key, {}))) for key, title in MATRIX]}
+        for name, split in splits.items()
+    ]
 
 
 def _largest_first(counts: dict[str, int]) -> dict[str, int]:

@@ -87,14 +87,12 @@ def _runs_context(request: HttpRequest, filters: listing.RunFilters, shown: list
 
 def _seeds_context(request: HttpRequest, filters: listing.RunFilters, shown: list[columns.Column]) -> dict:
     """Runs folded by recipe; pages are numbered, because the aggregates have no stable key to go on from."""
-    text = request.GET.get("cursor") or "0"
-    if not (text.isascii() and text.isdigit()) or len(text) > 6:
-        raise listing.InvalidFilter(f"cursor: {text!r:.60} is no offset of ours; start from the first page")
-    groups, more = recipes.groups(request.user, filters, int(text))
+    offset = whole("cursor", request.GET.get("cursor") or "0")
+    groups, more = recipes.groups(request.user, filters, offset)
     return {
         "groups": groups,
         "measures": MEASURES,
-        "next_offset": int(text) + len(groups) if more else None,
+        "next_offset": offset + len(groups) if more else None,
         "recipes": recipes.count(request.user, filters),
     }
 

@@ -19,7 +19,7 @@ def browser(owner):
         ("/launch?team=no-such-team", 404, "a team you are not in"),
         ("/banks?team=no-such-team", 404, "a team you are not in"),
         ("/runs?q=%00", 400, "null character"),
-        ("/runs?group=seed&cursor=²", 400, "no offset of ours"),
+        ("/runs?group=seed&cursor=²", 400, "no whole number"),
         ("/runs/rows?ids=abc", 400, "must be a run"),
         ("/runs/RUN/metrics?q=%00", 400, "null character"),
         ("/evaluate?again=abc", 400, "is not a valid UUID"),
@@ -57,3 +57,8 @@ def test_what_is_posted_and_means_nothing_is_refused(browser, team, path, posted
 def test_a_path_that_is_too_long_for_one_is_no_file(browser, environment, source):
     answer = browser.post("/banks", {"environment": environment, "source": source, "location": "/" + "a" * 300, "ref": "HEAD"})
     assert answer.status_code == 422
+
+
+def test_a_count_that_is_none_is_told_at_its_field(browser):
+    answer = browser.post("/banks", {"environment": "scienceworld", "source": "bundled", "replays": "²"})
+    assert answer.status_code == 422 and "replays: &#x27;²&#x27; is no whole number" in answer.content.decode()

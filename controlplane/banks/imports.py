@@ -53,6 +53,9 @@ DEFAULT_SLUG = {"harbor": "repair"}
 FILE_KINDS = {"sciknoweval": (".parquet",), "harbor": ARCHIVE_SUFFIXES}
 # Sources that name a place of the server: the reader sees what the server may read.
 ON_THE_SERVER = (ImportSource.PATH, ImportSource.GIT)
+ODD_IN_A_NAME = re.compile(r"[^\w. +@-]")
+# Characters: a file's name holds 255 bytes.
+LONGEST_NAME = 60
 SPLIT_COLUMNS = ("split", "split_naive")
 MAX_UPLOAD = 256 << 20
 # Gold paths of each kind of task: seconds each.
@@ -172,12 +175,17 @@ def _folder(job: BankImport) -> Path:
 
 
 def _upload_path(job: BankImport) -> Path:
-    kind = next(kind for kind in sorted(FILE_KINDS[job.environment], key=len, reverse=True) if job.location.endswith(kind))
-    return _folder(job) / f"upload{kind}"
+    """Under the name that it was sent by, as far as that is a plain one: the importer's words name the file."""
+    return _folder(job) / ODD_IN_A_NAME.sub("_", re.split(r"[/\\]", job.location)[-1])[-LONGEST_NAME:]
+
+
+def _without_our_folder(job: BankImport, said: str) -> str:
+    """What an importer said of an upload: people know the name they gave it, not where it waited."""
+    return said.replace(f"{_folder(job)}/", "")
 
 
 def _keep_upload(job: BankImport, upload: BinaryIO) -> None:
-    # The worker may run on another machine: the file waits in the storage that both share, under a name of ours.
+    # The worker may run on another machine: the file waits in the storage that both share.
     folder = _folder(job)
     folder.mkdir(parents=True)
     with _upload_path(job).open("xb") as file:
@@ -208,12 +216,13 @@ def perform_import(job: BankImport) -> BankImport:
         return BankImport.objects.get(pk=job.pk)
     try:
         file, report = run_importer(job.environment, _arguments(job), lambda log: _touch(job, log))
-        # The importer knows only where the file waited; people know the name they gave it.
+        report = json.loads(_without_our_folder(job, json.dumps(report)))
         report = {**report, "location": job.location, "source_kind": job.source}
         version = import_version(job.team, job.bank, file, report, job.created_by, job.environment)
         changes = {"state": ImportState.SUCCEEDED, "version": version, "report": report}
     except (ImporterFailed, InvalidBank, ValidationError, PermissionDenied) as error:
-        changes = {"state": ImportState.FAILED, "reason": " ".join(getattr(error, "messages", [str(error)]))}
+        reason = " ".join(getattr(error, "messages", [str(error)]))
+        changes = {"state": ImportState.FAILED, "reason": _without_our_folder(job, reason)}
     except BaseException as error:
         _finish(job, {"state": ImportState.FAILED, "reason": f"internal error: {type(error).__name__}; the worker's log has more"})
         raise
@@ -228,7 +237,7 @@ def _finish(job: BankImport, changes: dict) -> None:
 
 
 def _touch(job: BankImport, log: str) -> None:
-    BankImport.objects.filter(pk=job.pk).update(log=log, touched_at=timezone.now())
+    BankImport.objects.filter(pk=job.pk).update(log=_without_our_folder(job, log), touched_at=timezone.now())
 
 
 def _arguments(job: BankImport) -> list[str]:

@@ -22,6 +22,9 @@ def main():
     print(f"reading {options.name}", flush=True)
     if content == "fail":
         sys.exit("column `question` is missing")
+    if content == "name yourself":
+        print(f"opening {options.source}", flush=True)
+        sys.exit(f"{options.source} is no Parquet file that can be read")
     if content == "hang":
         time.sleep(600)
     tasks = TASKS if content != "broken" else [TASKS[0].model_copy(update={"payload": {}})]
@@ -29,7 +32,7 @@ def main():
     dropped = [{"reason": "ambiguous_key", "count": 9, "examples": []}]
     secrets = sorted({"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & set(os.environ))
     options.report.write_text(
-        json.dumps({"read": 12, "kept": 10, "dropped": dropped, "source": content, "column": options.split_column, "secrets": secrets})
+        json.dumps({"read": 12, "kept": 10, "dropped": dropped, "source": content, "column": options.split_column, "secrets": secrets, "path": options.source})
     )
     print("wrote 10 tasks", flush=True)
 

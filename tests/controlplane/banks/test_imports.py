@@ -68,6 +68,24 @@ def test_a_failure_is_told_and_nothing_is_imported(upload, content, words):
     assert not Bank.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("sent_as", "named"),
+    [
+        ("Questions (2).parquet", "Questions _2_.parquet"),
+        ("Prüfung.parquet", "Prüfung.parquet"),
+        ("../../etc/x.parquet", "x.parquet"),
+        ("C:\\new\\x.parquet", "x.parquet"),
+        ("語" * 300 + ".parquet", "語" * 52 + ".parquet"),
+    ],
+)
+def test_what_is_said_of_an_upload_names_the_users_file_and_not_our_folder(upload, settings, sent_as, named):
+    job = perform_import(upload("name yourself", sent_as))
+    assert job.reason == f"the importer sciknoweval ended with code 1: {named} is no Parquet file that can be read"
+    assert f"opening {named}\n" in job.log and str(settings.ASSAY_STORAGE) not in job.log
+    job = perform_import(upload("hello", sent_as))
+    assert job.report["path"] == named and job.report["location"] == sent_as
+
+
 def test_an_importer_that_hangs_is_ended_with_its_group(upload, monkeypatch):
     monkeypatch.setattr(imports, "TIME_LIMIT_S", 1.0)
     began = time.monotonic()

@@ -163,7 +163,11 @@ def _episodes(batches: list[tuple[int, dict]]) -> list[dict]:
     ids = dict.fromkeys(id for _, touched in batches for id in touched.get("episodes", ()))
     if len(ids) > MAX_EPISODES:
         raise TooFarBehind(f"{len(ids)} episodes changed")
-    return [summary(episode) for episode in Episode.objects.filter(pk__in=ids).defer("turn_credit").order_by("-step", "group", "sample", "id")] if ids else []
+    return (
+        [summary(episode) for episode in Episode.objects.filter(pk__in=ids).defer("turn_credit").order_by("-step", "group", "sample", "id")]
+        if ids
+        else []
+    )
 
 
 def _events(run: Run) -> list[dict]:
@@ -205,11 +209,26 @@ def run_state(run: Run, attempts: list[Attempt]) -> dict:
 
 
 def _seconds_left(run: Run, attempt: Attempt | None) -> float | None:
-    """Steps left times the mean seconds a step of this attempt took so far."""
-    if run.state != RunState.ACTIVE or attempt is None or attempt.running_at is None or attempt.first_step is None:
+    """Steps left times the mean seconds a step took since all that are left are alike; None while that is unknown."""
+    since = _pace_since(run, attempt) if run.state == RunState.ACTIVE and attempt else None
+    if since is None:
         return None
-    done = run.step - attempt.first_step
-    return round(max(run.total_steps - run.step, 0) * _age(attempt.running_at) / done, 1) if done > 0 else None
+    step, moment = since
+    done = run.step - step
+    return round(max(run.total_steps - run.step, 0) * _age(moment) / done, 1) if done > 0 else None
+
+
+def _pace_since(run: Run, attempt: Attempt) -> tuple[int, datetime] | None:
+    """The step and the moment at which this attempt began what is left: of training its last stage.
+
+    None before that: a step of a warm start may be ten times as short as one of the stage to come, of which none has been timed.
+    """
+    if run.is_evaluation:
+        return None if attempt.running_at is None or attempt.first_step is None else (attempt.first_step, attempt.running_at)
+    begun = RunEvent.objects.filter(run=run, attempt=attempt.number, kind="stage_started").order_by("-id").first()
+    if begun is None or begun.step is None or begun.data.get("stage") != run.method.count(" + "):
+        return None
+    return begun.step, begun.at
 
 
 def _age(moment: datetime) -> float:

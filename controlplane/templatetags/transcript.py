@@ -5,6 +5,8 @@ import unicodedata
 
 from django import template
 
+from controlplane.episodes.turn_facts import turn_facts
+
 register = template.Library()
 
 SHOWN_LINES = 40
@@ -40,11 +42,16 @@ def fold(text: str) -> dict:
 
 
 @register.filter
+def told(facts: dict) -> list[tuple[str, str]]:
+    return turn_facts(facts)
+
+
+@register.filter
 def words_of(text: str) -> list[str]:
     return text.split()
 
 
 @register.filter
 def tabs_of(text: str) -> list[list[str]]:
-    """"key:Label:letter …" as lists."""
+    """ "key:Label:letter …" as lists."""
     return [part.split(":") for part in text.split()]

@@ -40,6 +40,7 @@ from runner.contract.metrics import DASHBOARD
 from runner.contract.presets import find
 from tests.controlplane.factories import make_attempt, make_points, make_samples
 from tests.frontend.repair_world import repair
+from tests.frontend.science_world import laboratory
 
 STEPS, WARM = 200, 60
 GROUP, GROUPS = 8, 6
@@ -76,9 +77,9 @@ def build() -> World:
     _banks(world, olga, physics)
     nodes = _nodes()
     _runs(world, olga, physics, nodes)
-    made = repair(olga, physics)
-    world.runs |= made["runs"]
-    world.episodes |= made["episodes"]
+    for made in (repair(olga, physics), laboratory(olga, physics)):
+        world.runs |= made["runs"]
+        world.episodes |= made["episodes"]
     return world
 
 

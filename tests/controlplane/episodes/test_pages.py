@@ -1,5 +1,6 @@
 """The pages of episodes: filters in the URL, hostile text made harmless, a missing reward never 0."""
 
+import re
 import uuid
 
 import pytest
@@ -111,3 +112,10 @@ def test_another_team_finds_nothing(client, outsider, run):
     client.force_login(outsider)
     assert client.get(reverse("episodes", args=[run.pk])).status_code == 404
     assert client.get(reverse("episode", args=[make_episode(run).pk])).status_code == 404
+
+
+def test_tokens_that_nobody_counted_are_one_dash(browser, run):
+    strip = r"<dt>Tokens</dt><dd>([^<]*)</dd>"
+    bare, counted = make_episode(run, 0), make_episode(run, 1, prompt_tokens=12, response_tokens=0)
+    assert re.search(strip, page(browser, "episode", bare.pk))[1] == "–"
+    assert re.search(strip, page(browser, "episode", counted.pk))[1] == "12 + 0"

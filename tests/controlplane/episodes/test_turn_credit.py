@@ -9,6 +9,7 @@ from django.urls import reverse
 from controlplane.episodes import selectors
 from controlplane.episodes.models import Episode
 from controlplane.episodes.services import record_events
+from controlplane.episodes.turn_facts import turn_facts
 from runner.contract.events import InvalidBatch
 from tests.controlplane.factories import make_event
 
@@ -75,3 +76,27 @@ def test_lists_do_not_load_it(attempt):
     episode = record(attempt, [CREDIT])
     for rows in (selectors.filter_episodes(Episode.objects.all(), selectors.Filter()), selectors.siblings(episode)):
         assert rows.get().get_deferred_fields() == {"turn_credit"}
+
+
+def test_what_the_environment_told_stands_beside_the_turn(browser, attempt):
+    told = {
+        "action": "pick up orange",
+        "room": "kitchen",
+        "score": 8.0,
+        "ticks": 12,
+        "understood": True,
+        "listed": False,
+        "ambiguous": True,
+    }
+    html = browser.get(reverse("episode", args=[record(attempt, [CREDIT], **told).pk])).content.decode()
+    for title, text in (("Room", "kitchen"), ("Action read", "pick up orange"), ("Score", "8"), ("Tick", "12")):
+        assert f"<dt>{title}</dt><dd>{text}</dd>" in html
+    assert "<dd>not among the listed actions, ambiguous</dd>" in html
+
+
+def test_facts_of_another_shape_are_left_out_and_long_ones_cut():
+    assert turn_facts({"room": ["a"], "score": True, "inventory": "", "ticks": None, "listed": "no"}) == []
+    assert turn_facts({"inventory": "In your inventory, you see:\n\tan orange\n"}) == [
+        ("Inventory", "In your inventory, you see: an orange")
+    ]
+    assert len(turn_facts({"room": "x" * 5000})[0][1]) == 301

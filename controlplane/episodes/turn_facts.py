@@ -27,5 +27,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _short(value: str | float) -> str:
-    text = f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
+    if isinstance(value, float):
+        return f"{value:g}"
+    # A list of things, one a line under its heading, as a sentence.
+    lines = (" ".join(line.split()) for line in str(value).splitlines())
+    text = ", ".join(filter(None, lines)).replace(":,", ":")
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

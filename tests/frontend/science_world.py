@@ -44,7 +44,7 @@ def _bank(user: User, team: Team) -> None:
     report.health = {
         "4-2": Health([3, 11, 4, 7], 4, 4, 4, 2, 1),
         "7-1": Health([5, 6, 6, 5], 4, 4, 4, 1, 0),
-        "7-2": Health([5, 9], 4, 2, 1, 1, 0, failures=["7-2/1: the score stayed at 83", "7-2/3: env_crash: the simulator ended"]),
+        "7-2": Health([5, 9], 4, 1, 2, 1, 0, failures=["7-2/1: the score stayed at 83", "7-2/3: env_crash: the simulator ended"]),
         "10-1": Health([126], 1, 1, 1),
     }
     report.notes = ["1 kinds of task need more than 100 actions even by the oracle: 10-1 (shortest 126)"]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.models.attention import Block
+from runner.models.attention import Block, Layout
 from runner.models.loading import backbone
 
 # Below this many tokens, sharing saves less than the extra attention call costs.
@@ -37,7 +37,7 @@ class PackedRow:
     places: list[np.ndarray]
     input_ids: Tensor
     position_ids: Tensor
-    layout: list[Block]
+    layout: Layout
 
 
 def alone(sequences: Sequence[Sequence[int]]) -> list[Bundle]:
@@ -89,7 +89,7 @@ def plan_rows(bundles: Sequence[Bundle], max_tokens: int) -> list[list[Bundle]]:
 
 def pack(sequences: Sequence[Sequence[int]], bundles: Sequence[Bundle], device: torch.device | str) -> PackedRow:
     """The row holding `bundles`, in that order."""
-    members, places, tokens, positions, layout, end = [], [], [], [], [], 0
+    members, places, tokens, positions, layout, end = [], [], [], [], Layout(), 0
     for bundle in bundles:
         begin, first = end, np.asarray(sequences[bundle.members[0]])
         tokens.append(first[: bundle.shared])

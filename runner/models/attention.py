@@ -1,12 +1,15 @@
 """Attention without padding waste, registered with transformers as `packed_sdpa`.
 
 Three shapes of call, told apart by what the caller passes down through the model's forward:
-  packed   `layout`: one row [1, T] holding blocks end to end, each attending to itself only
+  packed   `layout`: one row [1, T] holding blocks end to end, each attending to itself only; block by block, or on a GPU in half
+           precision all of them in one call of the ragged kernel, since thousands of small calls would take longer than the work
   decode   a boolean mask [B, 1, 1, S] and one query per row over a key/value cache
   causal   neither: ordinary causal attention over equally long rows
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +33,48 @@ class Block:
         return self.prefix + sum(self.rests)
 
 
+@dataclass(frozen=True)
+class Ragged:
+    """A row's blocks as sequences end to end: every prefix, and every continuation with its prefix before its own keys.
+
+    `queries` and `keys` int32[sequences + 1] say where each begins, `places` int64 which token of the row each key is.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    places: Tensor
+    longest: tuple[int, int]
+
+
+class Layout(list[Block]):
+    """The blocks of a row, in order. What the ragged kernel needs of them is made once, for all layers."""
+
+    def __init__(self, blocks: Iterable[Block] = ()):
+        super().__init__(blocks)
+        self._ragged: Ragged | None = None
+
+    def ragged(self, device: torch.device) -> Ragged:
+        """The same for the ragged kernel."""
+        if self._ragged is None:
+            queries, places, begin = [], [], 0
+            for block in self:
+                prefix = range(begin, begin + block.prefix)
+                spans = [prefix, *([*prefix, *range(start, stop)] for start, stop in _stretches(begin + block.prefix, block.rests))]
+                queries += [block.prefix, *block.rests]
+                places += spans
+                begin += block.tokens
+            keys = [len(span) for span in places]
+            starts = (torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device) for sizes in (queries, keys))
+            flat = torch.tensor([place for span in places for place in span], device=device)
+            self._ragged = Ragged(*starts, flat, (max(queries), max(keys)))
+        return self._ragged
+
+
+def _stretches(begin: int, sizes: list[int]) -> list[tuple[int, int]]:
+    ends = list(accumulate(sizes, initial=begin))
+    return list(pairwise(ends))
+
+
 def packed_sdpa(
     module: torch.nn.Module,
     query: Tensor,
@@ -38,11 +83,13 @@ def packed_sdpa(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    layout: list[Block] | None = None,
+    layout: Layout | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
     """query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D], as transformers' attention functions do."""
-    if layout is not None:
+    if layout is not None and query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+        output = _ragged(query, key, value, layout.ragged(query.device), scaling)
+    elif layout is not None:
         output = _packed(query, key, value, layout, scaling)
     elif attention_mask is not None:
         output = _decode(query, key, value, attention_mask, scaling)
@@ -57,7 +104,17 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
     )
 
 
-def _packed(query: Tensor, key: Tensor, value: Tensor, layout: list[Block], scaling: float | None) -> Tensor:
+def _ragged(query: Tensor, key: Tensor, value: Tensor, ragged: Ragged, scaling: float | None) -> Tensor:
+    tokens, keys, values = (states[0].transpose(0, 1).contiguous() for states in (query, key, value))
+    if len(ragged.places) != len(tokens):
+        keys, values = keys.index_select(0, ragged.places), values.index_select(0, ragged.places)
+    # Causal from the end: the last query of a sequence sees all its keys, so that a continuation sees its prefix.
+    bounds = (ragged.queries, ragged.keys, *ragged.longest)
+    output = torch.ops.aten._flash_attention_forward(tokens, keys, values, *bounds, 0.0, True, False, scale=scaling)[0]
+    return output.transpose(0, 1)[None]
+
+
+def _packed(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
     # Block by block costs the sum of their squares; one mask over the row would cost the square of the sum.
     sizes = [block.tokens for block in layout]
     parts = []

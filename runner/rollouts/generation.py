@@ -3,7 +3,7 @@
 Together: a batch is generated when every episode under way waits for its turn; rows stand in the episodes' order, so that equal
 orders give equal bits.
 One by one: each turn is generated when its episode asks, in a thread, so that containers go on working meanwhile. On a processor
-every row is a call of its own: its bits then do not depend on who else happened to wait.
+every row is a call of its own: its bits then do not depend on who else happened to wait. Elsewhere those that wait share a call.
 """
 
 import asyncio
@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from runner.policies.base import Generation, Policy, SamplingParams, Seed
+
+
+# Episodes that shared a call come back within moments of each other; the first of them waits for this share of what the call took.
+LINGER = 0.1
 
 
 @dataclass(order=True)
@@ -64,7 +68,7 @@ class RollingGenerator:
 
     def __init__(self, policy: Policy, sampling: SamplingParams, together: bool):
         self.policy, self.sampling, self.together = policy, sampling, together
-        self.seconds = 0.0
+        self.seconds = self._latest = 0.0
         self._waiting: list[_Request] = []
         self._busy = asyncio.Lock()
 
@@ -74,6 +78,7 @@ class RollingGenerator:
         self._waiting.append(request)
         async with self._busy:
             if not request.answer.done():
+                await asyncio.sleep(LINGER * self._latest)
                 await self._serve(sorted(self._waiting) if self.together else [request])
         return request.answer.result()
 
@@ -90,7 +95,10 @@ class RollingGenerator:
         except Exception as error:
             answers = [(item, error) for item in batch]
         finally:
-            self.seconds += time.perf_counter() - begin
+            took = time.perf_counter() - begin
+            self.seconds += took
+            # Alone on a processor nobody is waited for.
+            self._latest = took if self.together else 0.0
         for item, answer in answers:
             if not item.answer.done():
                 (item.answer.set_exception if isinstance(answer, Exception) else item.answer.set_result)(answer)

@@ -95,10 +95,13 @@ def from_claim(reply: dict[str, Any], attempt: str) -> Assignment:
 
 
 def local_grant(config: RunConfig) -> tuple[Bundle, ...]:
-    """What the control plane would have granted, anywhere on the cluster."""
+    """What the control plane would have granted, anywhere on the cluster; fewer GPUs than processes are shared by all of them."""
     resources = config.resources
-    workers = (Bundle(f"worker-{index}", cpus=resources.worker_cpus) for index in range(resources.rollout_workers))
-    return (Bundle("driver", cpus=resources.driver_cpus), Bundle("learner", cpus=resources.learner_cpus), *workers)
+    processes = resources.rollout_workers + 1
+    each = resources.gpus // processes or resources.gpus / processes
+    learner = Bundle("learner", cpus=resources.learner_cpus, gpus=resources.gpus - each * resources.rollout_workers)
+    workers = (Bundle(f"worker-{index}", cpus=resources.worker_cpus, gpus=each) for index in range(resources.rollout_workers))
+    return (Bundle("driver", cpus=resources.driver_cpus), learner, *workers)
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,15 @@ def assignment(config, tmp_path):
 # ---------------------------------------------------------------- assignment
 def reply_of(config, **changes):
     return {
-        "run": "r", "attempt": 2, "config": json.loads(canonical_bytes(config)), "config_hash": digest(canonical_bytes(config)), "storage": "/s/runs/r",
-        "grant": [{"bundle": "learner", "node": "n", "node_resource": "node:1", "cpus": 0.8, "gpus": 0}], "resume": None, "model_checkpoint": None, **changes,
+        "run": "r",
+        "attempt": 2,
+        "config": json.loads(canonical_bytes(config)),
+        "config_hash": digest(canonical_bytes(config)),
+        "storage": "/s/runs/r",
+        "grant": [{"bundle": "learner", "node": "n", "node_resource": "node:1", "cpus": 0.8, "gpus": 0}],
+        "resume": None,
+        "model_checkpoint": None,
+        **changes,
     }
 
 
@@ -63,6 +70,13 @@ def test_a_config_that_is_not_the_hashed_one_is_refused(config):
 
 def test_a_grant_asks_only_for_what_it_has():
     assert Bundle("learner", cpus=1.0, gpus=2).resources == {"CPU": 1.0, "GPU": 2}
+
+
+@pytest.mark.parametrize(("gpus", "workers", "learner", "each"), [(0, 2, 0, 0), (1, 1, 0.5, 0.5), (2, 1, 1, 1), (5, 2, 3, 1)])
+def test_a_run_of_its_own_shares_gpus_that_are_too_few(config, gpus, workers, learner, each):
+    resources = config.resources.model_copy(update={"gpus": gpus, "rollout_workers": workers})
+    granted = {bundle.bundle: bundle.gpus for bundle in local_grant(config.model_copy(update={"resources": resources}))}
+    assert granted == {"driver": 0, "learner": learner, **{f"worker-{index}": each for index in range(workers)}}
 
 
 def test_the_bank_is_filtered_and_its_digest_checked(config, bank_file):
@@ -161,13 +175,19 @@ class FakeGang:
         return "weights"
 
     def every_worker(self, method, *arguments):
-        answers = {"probe": [[[1, 2]]] * 2, "load_weights": [4, self.version], "score": [[np.array([np.nan, -1.0])], [np.array([np.nan, -1.0 + self.drift])]]}
+        answers = {
+            "probe": [[[1, 2]]] * 2,
+            "load_weights": [4, self.version],
+            "score": [[np.array([np.nan, -1.0])], [np.array([np.nan, -1.0 + self.drift])]],
+        }
         return answers[method]
 
 
 def sync_of(gang, config, tmp_path, bank_file):
     dispatcher = Dispatcher(gang, "7")
-    return WeightSync(gang, dispatcher, Emitter(tmp_path / "spool", "driver"), open_bank(bank_file.read_bytes(), config), config), dispatcher
+    return WeightSync(
+        gang, dispatcher, Emitter(tmp_path / "spool", "driver"), open_bank(bank_file.read_bytes(), config), config
+    ), dispatcher
 
 
 def test_a_push_measures_the_difference_and_happens_once_a_version(config, tmp_path, bank_file):
@@ -213,7 +233,10 @@ def test_a_checkpoint_is_told_as_writing_then_complete_and_later_with_its_score(
     checkpointer.scored(identifier, {"val/accuracy": 0.25, "val/accuracy/physics": 0.5})
     checkpointer.scored("another", {"val/accuracy": 1.0})
     assert [row["state"] for row in rows.rows] == ["writing", "complete", "complete"]
-    assert rows.rows[1]["metrics"] == {"critic/score/mean": 0.5} and rows.rows[2]["metrics"] == {"critic/score/mean": 0.5, "val/accuracy": 0.25}
+    assert rows.rows[1]["metrics"] == {"critic/score/mean": 0.5} and rows.rows[2]["metrics"] == {
+        "critic/score/mean": 0.5,
+        "val/accuracy": 0.25,
+    }
     assert {row["checkpoint"] for row in rows.rows} == {identifier} and rows.rows[1]["manifest"]["step"] == 4
 
 
@@ -318,7 +341,9 @@ def resampler_of(silent_draws, max_draws):
     def silent(samples):
         return {sample.group for sample in samples if sample.group and sample.group // per_draw < silent_draws}
 
-    return Resampler(workflow, Dispatcher(recorder, "7"), recorder, 0, 1, 0, SamplingParams(), 5, silent=silent, max_draws=max_draws), recorder
+    return Resampler(
+        workflow, Dispatcher(recorder, "7"), recorder, 0, 1, 0, SamplingParams(), 5, silent=silent, max_draws=max_draws
+    ), recorder
 
 
 def test_groups_without_signal_are_replaced_by_fresh_ones_and_reported():

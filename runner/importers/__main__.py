@@ -48,6 +48,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     scienceworld.add_argument("--replays", type=int, default=1, help="gold paths of each kind of task that are played; 0 plays none")
     scienceworld.add_argument("--gold-tasks", default="", help="play gold of these kinds alone: task ids with commas, such as 4-2,7-1")
     scienceworld.add_argument("--hints", default="full", choices=["full", "objects", "none"], help="what the demonstrations' prompts list")
+    thinks = "the thought in a demonstration's reply: a line made of task and action, or none, which is half as long"
+    scienceworld.add_argument("--think", default="template", choices=["template", "empty"], help=thinks)
     for command in (quiz, sciknoweval, harbor, scienceworld):
         command.add_argument("--out", type=Path, help="write the bank file here")
         command.add_argument("--report", type=Path, help="write the report here")
@@ -89,7 +91,8 @@ def make(options: argparse.Namespace) -> Iterator[Made]:
         from runner.importers.scienceworld import read_tasks as read_variations
 
         kinds = tuple(filter(None, options.gold_tasks.split(",")))
-        yield Made(*read_variations(Options(options.simplification, options.cap, options.replays, kinds, options.hints), say))
+        about = (options.simplification, options.cap, options.replays, kinds, options.hints, options.think)
+        yield Made(*read_variations(Options(*about), say))
     else:
         from runner.importers.harbor import opened
 

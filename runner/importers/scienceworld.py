@@ -81,13 +81,15 @@ class ScienceWorldReport(Report):
 
 @dataclass(frozen=True)
 class Options:
-    """`replays` training variations of each kind in `kinds` (ids; empty: all) are played; `hints` is what their prompts list."""
+    """`replays` training variations of each kind in `kinds` (ids; empty: all) are played; `hints` is what their prompts list, `think` the
+    thought in their replies."""
 
     simplification: str = "easy"
     cap: int = 100
     replays: int = 1
     kinds: tuple[str, ...] = ()
     hints: str = "full"
+    think: str = "template"
 
     def settings(self) -> Settings:
         """Raises ImportRefused naming what is wrong."""
@@ -119,7 +121,7 @@ async def _read(settings: Settings, options: Options, scratch: Path, say: Callab
         raise ImportRefused(f"the simulator failed: {failure}") from failure
     finally:
         pool.close()
-    pairs, count = demonstrations(episodes, GoldOptions(max_actions=options.cap))
+    pairs, count = demonstrations(episodes, GoldOptions(max_actions=options.cap, think=options.think))
     report.notes = _notes(report) + ([count.sentence()] if episodes else [])
     return tasks, pairs, report
 

@@ -17,14 +17,14 @@ from tests.runner.environments.scienceworld.conftest import java, tasks_file  # 
 def test_every_variation_is_a_task_in_its_split_and_gold_is_played(java, tasks_file, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(scienceworld, "KINDS", [kind for kind in KINDS if kind.id in ("4-2", "7-1")])
     out, report = tmp_path / "bank.zst", tmp_path / "report.json"
-    assert command.main(["scienceworld", "--out", str(out), "--report", str(report), "--cap", "4"]) == 0
+    assert command.main(["scienceworld", "--out", str(out), "--report", str(report), "--cap", "4", "--think", "empty"]) == 0
     tasks, demonstrations, _ = read_bank(out.read_bytes())
     rows = {row["task_id"]: row for row in tasks_file["tasks"] if row["task_id"] in ("4-2", "7-1")}
     expected = {(name, split): row[split]["n"] for name, row in rows.items() for split in ("train", "dev", "test")}
     assert Counter((task.level, task.split) for task in tasks) == expected
     shown = [pair for pair in demonstrations if pair.task == "4-2/0"]
     assert {pair.kind for pair in demonstrations} <= {"gold", "gold_cut"} and shown[0].split == "train"
-    assert "Your task is to find" in shown[0].prompt and "Commands (OBJ" in shown[0].prompt and "<action>" in shown[0].completion
+    assert "Your task is to find" in shown[0].prompt and "Commands (OBJ" in shown[0].prompt and shown[0].completion.startswith("<think></think><action>")
     one = next(task for task in tasks if task.key == "4-2/150")
     assert (one.split, one.domain, one.family) == ("dev", "Classification", "find-non-living-thing")
     fixed = {task.key for task in tasks if "dev140" in task.flags}

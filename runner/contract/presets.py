@@ -108,6 +108,23 @@ def _smollm2(document: dict) -> dict:
     return small
 
 
+def _short(document: dict) -> dict:
+    short = deepcopy(document)
+    short["name"] = "ScienceWorld, three short tasks, SmolLM2-135M, all weights"
+    short["model"] = {"source": {"type": "builtin", "name": "smollm2-135m-instruct"}, "dtype": "bfloat16", "max_length": 2048}
+    short["environment"] |= {"max_actions": 15, "max_concurrent_episodes": 32}
+    short["sampling"] = {"max_new_tokens": 48}
+    warm, reward = short["stages"]
+    warm |= {"steps": 37, "batch_size": 64}
+    warm["optimizer"] = {"learning_rate": 3e-4, "warmup_steps": 4, "schedule": "linear"}
+    reward |= {"steps": 14, "optimizer": {"learning_rate": 5e-5, "beta2": 0.95, "warmup_steps": 2}}
+    # Longer than the warm start: once on the way through the other stage.
+    short["evaluation"] |= {"before_stages": False, "every_steps": 44}
+    short["checkpoints"] = {"every_steps": None, "prune": {"type": "all"}}
+    short["resources"] = {"rollout_workers": 1, "worker_cpus": 2.0, "learner_cpus": 1.0, "gpus": 2}
+    return short
+
+
 _ALL = (
     Preset(
         "sample",
@@ -137,12 +154,23 @@ _ALL = (
             "environment": {"type": "sciknoweval"},
             "sampling": {"max_new_tokens": 16},
             "stages": [
-                {"type": "grpo", "steps": 4, "batch_size": 16, "group_size": 4, "micro_batch_tokens": 2048, "optimizer": {"learning_rate": 5e-6}}
+                {
+                    "type": "grpo",
+                    "steps": 4,
+                    "batch_size": 16,
+                    "group_size": 4,
+                    "micro_batch_tokens": 2048,
+                    "optimizer": {"learning_rate": 5e-6},
+                }
             ],
             "evaluation": {"type": "held_out", "limit": 40},
             "checkpoints": {"every_steps": 1, "keep_last": 2},
         },
-        {"/stages/0": "sized for two cores", "/model/dtype": "float32 so that sampler and learner agree exactly", "/model/max_length": "the longest question fits"},
+        {
+            "/stages/0": "sized for two cores",
+            "/model/dtype": "float32 so that sampler and learner agree exactly",
+            "/model/max_length": "the longest question fits",
+        },
     ),
     Preset(
         "sciknoweval-qwen3-8b",
@@ -309,6 +337,19 @@ _ALL = (
             "/stages/0": "sized for two cores",
             "/stages/1": "sized for two cores",
             "/evaluation/limit": "sized for two cores",
+        },
+    ),
+    Preset(
+        "scienceworld-short",
+        1,
+        "ScienceWorld with SmolLM2 on GPUs",
+        "Warm start on gold, then GiGPO, with every weight of a 135 M model, on the same three kinds of task: minutes on two GPUs. The gold has "
+        "no thoughts: python -m runner.importers scienceworld --replays 50 --gold-tasks 4-2,7-1,7-2 --cap 20 --think empty …",
+        _short(_SCIENCEWORLD_SHORT),
+        {
+            "/environment/max_actions": "the longest gold of these kinds takes 11",
+            "/stages/0": "three epochs over 788 pairs",
+            "/stages/1": "published recipe for gamma, omega, penalty and normalisation; planned, not measured to its end",
         },
     ),
     Preset(

@@ -62,7 +62,7 @@ class Evaluator:
             return None
         forced = self._forced_choices() if self.settings.forced_choice else {}
         blind = self._forced_choices(without_question=True) if self.settings.without_question else {}
-        results = [_result(task, outcomes[task.key], forced.get(task.key), blind.get(task.key)) for task in self.tasks]
+        results = [to_result(task, outcomes[task.key], forced.get(task.key), blind.get(task.key)) for task in self.tasks]
         summary = summarise(results) | self._overlap(occasion)
         self.emitter.event("evaluation", occasion.step, self._document(evaluation, occasion, summary, results))
         values = metrics(summary)
@@ -124,7 +124,8 @@ def _rounds(orders: Sequence[EpisodeOrder], size: int) -> Iterator[Sequence[Epis
         yield orders[start : start + size]
 
 
-def _result(task: Task, outcome: Outcome, forced: float | None, without_question: float | None) -> Result:
+def to_result(task: Task, outcome: Outcome, forced: float | None, without_question: float | None) -> Result:
+    """What an outcome says of its task."""
     sample, told = outcome.sample, outcome.evidence
     score, scores = sample.reward, {}
     if score is not None and "success" in told:

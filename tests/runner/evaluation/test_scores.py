@@ -6,7 +6,7 @@ from runner.contract.bank import Task
 from runner.contract.baselines import choice_baselines
 from runner.contract.metrics import lookup
 from runner.contract.parse import parse
-from runner.evaluation.evaluator import _result
+from runner.evaluation.evaluator import to_result
 from runner.evaluation.protocol import protocol_document
 from runner.evaluation.scores import Result, mean, metrics, summarise, wilson
 
@@ -102,10 +102,10 @@ def test_a_success_is_what_the_environment_calls_one_never_a_score():
     outcome = SimpleNamespace(
         sample=SimpleNamespace(reward=7.5, parsed=None, turns=9), evidence=evidence, order=SimpleNamespace(episode="e")
     )
-    found = _result(task("4-1/3", {"A": "x", "B": "y"}, "A"), outcome, None, None)
+    found = to_result(task("4-1/3", {"A": "x", "B": "y"}, "A"), outcome, None, None)
     assert (found.score, found.final, found.best, found.turns) == (0.0, 7.5, 8.0, 9)
     outcome.sample.reward = None
-    assert _result(task("4-1/3", {"A": "x", "B": "y"}, "A"), outcome, None, None).final is None
+    assert to_result(task("4-1/3", {"A": "x", "B": "y"}, "A"), outcome, None, None).final is None
 
 
 def test_what_the_prompt_tells_is_part_of_a_protocol():

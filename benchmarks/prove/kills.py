@@ -120,8 +120,11 @@ def one_stop(house: ChaosHouse, point: str) -> dict:
 
 def one_outage(house: ChaosHouse, outage) -> dict:
     run = house.launch(DOCUMENT)
-    reach(house, run, "sft")
-    figures = outage(house, run)
+    try:
+        reach(house, run, "sft")
+        figures = outage(house, run)
+    finally:
+        stop_and_settle(house, run)
     settled(house, run)
     return figures
 

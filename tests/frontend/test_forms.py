@@ -154,6 +154,44 @@ def test_an_import_asks_only_for_what_its_source_needs(page, dialog, asked):
         assert page.locator(f"#{dialog} [data-when] input:enabled").count() == len(names), "what is not shown is not sent"
 
 
+def test_a_second_click_on_its_way_sends_nothing(page):
+    page.goto("/evaluate")
+    page.locator("[name=agent]").select_option("oracle")
+    refused = page.locator(".evaluate-form").first.evaluate(
+        """form => {
+            const refused = [];
+            document.addEventListener("submit", (event) => {
+                refused.push(event.defaultPrevented);
+                event.preventDefault();
+            });
+            form.requestSubmit();
+            form.requestSubmit();
+            return refused;
+        }"""
+    )
+    assert refused == [False, True]
+
+
+# ---------------------------------------------------------------- anchors
+def test_what_is_being_typed_outlives_the_table_that_is_read_again(page):
+    """The bank is being proven: its anchors are read every three seconds."""
+    page.goto("/banks/repair")
+    why = page.locator("#anchors [name=reason]").first
+    why.press_sequentially("the verifier")
+    with page.expect_response("**/banks/repair/1/anchors"):
+        pass
+    page.wait_for_load_state("networkidle")
+    expect(why).to_have_value("the verifier")
+    expect(why).to_be_focused()
+
+
+def test_a_refusal_stands_in_the_part_that_was_sent(page):
+    page.goto("/banks/repair")
+    page.locator("#anchors [name=reason]").first.fill(" ")
+    page.get_by_role("button", name="Quarantine").first.click()
+    expect(page.locator("#anchors [role=alert]")).to_contain_text("say why")
+
+
 # ---------------------------------------------------------------- tokens
 def make_token(page: Page, name: str) -> str:
     page.goto("/settings")

@@ -98,6 +98,17 @@ function onSubmit(event) {
   dialog.showModal();
 }
 
+/** Forms that are on their way to the server. @type {WeakSet<EventTarget>} */
+let sent = new WeakSet();
+
+/** A second click before the answer is the same wish, not another one. @param {SubmitEvent} event */
+function sendOnce(event) {
+  const form = /** @type {HTMLFormElement} */ (event.target);
+  if (event.defaultPrevented || form.method !== "post") return;
+  if (sent.has(form)) event.preventDefault();
+  sent.add(form);
+}
+
 /** @param {Event} event */
 function onChange(event) {
   const field = /** @type {HTMLInputElement} */ (event.target);
@@ -140,6 +151,7 @@ function markScrollers() {
 
 document.addEventListener("click", onClick);
 document.addEventListener("submit", onSubmit);
+document.addEventListener("submit", sendOnce);
 document.addEventListener("change", onChange);
 document.addEventListener("htmx:configRequest", onRequest);
 document.addEventListener("htmx:responseError", onRequestFailed);
@@ -151,7 +163,10 @@ document.addEventListener("toggle", markScrollers, true);
 const showAllChosen = () => /** @type {NodeListOf<HTMLSelectElement>} */ (document.querySelectorAll("select[data-chooses]")).forEach(showChosen);
 showAllChosen();
 // Back brings a form as it was filled in, after this module ran.
-addEventListener("pageshow", showAllChosen);
+addEventListener("pageshow", () => {
+  showAllChosen();
+  sent = new WeakSet();
+});
 /** What was shown once must not be asked for again by a reload. */
 const once = /** @type {HTMLElement | null} */ (document.querySelector("[data-address]"));
 if (once) history.replaceState(history.state, "", once.dataset.address);

@@ -46,9 +46,10 @@ def signed_out_middleware(get_response):
 
 
 def _led_back(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    if not isinstance(response, HttpResponseRedirect) or (request.method in ("GET", "HEAD") and not is_part(request)):
+        return response
     login = reverse("login")
-    asks = isinstance(response, HttpResponseRedirect) and response.url.startswith(f"{login}?")
-    if not asks or (request.method in ("GET", "HEAD") and not is_part(request)):
+    if not response.url.startswith(f"{login}?"):
         return response
     here = safe_next(request, request.headers.get("HX-Current-URL") or request.headers.get("Referer", ""))
     address = f"{login}?{urlencode({'next': here})}" if here else login

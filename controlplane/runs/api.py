@@ -25,7 +25,7 @@ from controlplane.runs.forms.schema import ABSENT
 from controlplane.runs.launch import check_launch
 from controlplane.runs.listing import RunFilters
 from controlplane.runs.models import Attempt, Run, RunEvent
-from controlplane.telemetry.delta import run_state
+from controlplane.telemetry.delta import STAGES_BEGUN, run_state
 from runner.contract.parse import FieldError
 from runner.contract.states import RunState
 
@@ -382,7 +382,7 @@ def _run(request: HttpRequest, run_id: UUID) -> Run:
 def _shown(request: HttpRequest, heavy: bool = False) -> QuerySet:
     """Runs with what RunOut shows, in a fixed number of queries."""
     newest = Prefetch("attempts", Attempt.objects.only(*SHOWN_OF_ATTEMPTS).order_by("number"))
-    runs = Run.objects.for_user(request.user).select_related("project__team", "owner").prefetch_related(newest)
+    runs = Run.objects.for_user(request.user).select_related("project__team", "owner").prefetch_related(newest, STAGES_BEGUN)
     return runs if heavy else runs.defer("config", "document")
 
 

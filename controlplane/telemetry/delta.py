@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import connection
+from django.db.models import Prefetch
 from django.utils import timezone
 
 from controlplane.episodes.models import Episode
@@ -225,10 +226,20 @@ def _pace_since(run: Run, attempt: Attempt) -> tuple[int, datetime] | None:
     """
     if run.is_evaluation:
         return None if attempt.running_at is None or attempt.first_step is None else (attempt.first_step, attempt.running_at)
-    begun = RunEvent.objects.filter(run=run, attempt=attempt.number, kind="stage_started").order_by("-id").first()
+    begun = next((event for event in _stages_begun(run) if event.attempt == attempt.number), None)
     if begun is None or begun.step is None or begun.data.get("stage") != run.method.count(" + "):
         return None
     return begun.step, begun.at
+
+
+_STAGES_BEGUN = RunEvent.objects.filter(kind="stage_started").order_by("-id")
+# For a list of runs, which would else ask once for each.
+STAGES_BEGUN = Prefetch("events", _STAGES_BEGUN, to_attr="stages_begun")
+
+
+def _stages_begun(run: Run) -> list[RunEvent]:
+    """The newest first."""
+    return run.stages_begun if hasattr(run, "stages_begun") else list(_STAGES_BEGUN.filter(run=run))
 
 
 def _age(moment: datetime) -> float:

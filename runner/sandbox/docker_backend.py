@@ -310,7 +310,7 @@ class DockerContainer:
         deadline = time.monotonic() + 10
         while (state := self.engine.exec_inspect(identifier))["Running"] and time.monotonic() < deadline:
             time.sleep(0.01)
-        if state["ExitCode"] in (None, 137) or any(said.startswith(NEVER_STARTED) for said in printed.values()):
+        if state["ExitCode"] in (None, 126, 137) or any(said.startswith(NEVER_STARTED) for said in printed.values()):
             # One process was killed or could not start, or the whole container died: only the second is a failure of ours.
             self._require_running()
         return state["ExitCode"] if state["ExitCode"] is not None else -1

@@ -172,7 +172,7 @@ def test_a_file_of_questions_is_uploaded_for_import(caller, monkeypatch):
         {"split_column": "split_naive"},
         answer.json()["id"],
     )
-    assert (imports._folder(job) / "upload.parquet").read_bytes() == b"PAR1"
+    assert (imports._folder(job) / "questions.parquet").read_bytes() == b"PAR1"
 
 
 def test_a_member_may_not_name_a_file_of_the_server(caller):

@@ -19,6 +19,8 @@ from runner.contract.bank import Demonstration, Task, write_bank
 from runner.reporting.batches import read_batches
 
 ROOT = Path(__file__).parents[3]
+# A token that some other Ray of this user left in the home folder is none of this one's.
+OPEN = {**SETTINGS, "RAY_AUTH_MODE": "disabled"}
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +32,7 @@ def ray_address():
     argv += ["--include-dashboard=false", "--num-cpus=2", f"--temp-dir={folder}", "--object-store-memory=100000000", "--disable-usage-stats"]
     argv += ["--min-worker-port=0", "--max-worker-port=0"]
     log = open(folder / "head.log", "w")
-    head = subprocess.Popen(argv, env={**os.environ, **SETTINGS}, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+    head = subprocess.Popen(argv, env={**os.environ, **OPEN}, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
     try:
         _wait_for(folder / "head.log", "Ray runtime started")
         yield f"127.0.0.1:{port}"
@@ -130,7 +132,7 @@ def start(out: Path, document: dict, bank: Path, ray_address: str, *options: str
     config = out / "config.json"
     config.write_text(json.dumps(document))
     argv = [sys.executable, "-m", "runner.main", "--local", str(config), "--bank", str(bank), "--out", str(out), *options]
-    environment = {**os.environ, **SETTINGS, "RAY_ADDRESS": ray_address, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **OPEN, "RAY_ADDRESS": ray_address, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -9,12 +9,11 @@ import time
 import psutil
 import pytest
 
-from controlplane.services.ray_head import SETTINGS
 from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.parse import parse
 from runner.contract.bank import read_bank
 from tests.runner.fake_control import ControlPlane
-from tests.runner.loop.conftest import ROOT
+from tests.runner.loop.conftest import OPEN, ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -38,7 +37,7 @@ def plane(document, bank_file, tmp_path):
 
 
 def drive(plane, ray_address, name):
-    environment = {**os.environ, **SETTINGS, "RAY_ADDRESS": ray_address, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **OPEN, "RAY_ADDRESS": ray_address, "OMP_NUM_THREADS": "1"}
     environment |= {"ASSAY_URL": plane.url, "ASSAY_ATTEMPT": name, "ASSAY_CLAIM_CODE": "code"}
     return subprocess.Popen([sys.executable, "-m", "runner.main"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -53,5 +53,5 @@ def words_of(text: str) -> list[str]:
 
 @register.filter
 def tabs_of(text: str) -> list[list[str]]:
-    """ "key:Label:letter …" as lists."""
+    """Each `key:Label:letter` as a list."""
     return [part.split(":") for part in text.split()]

@@ -23,10 +23,20 @@ from runner.rollouts.types import Sample, TrainedSample
 
 CONNECT_SECONDS = 60.0
 READY_SECONDS = 60.0
+ANSWER_SECONDS = 5.0
 MAX_REPLACEMENTS = 3
 GONE = (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError, ray.exceptions.OwnerDiedError, ray.exceptions.NodeDiedError)
 # What a dying cluster raises wherever it is asked something.
-CLUSTER_GONE = (*GONE, ray.exceptions.RaySystemError, ray.exceptions.ObjectLostError)
+CLUSTER_GONE = (
+    *GONE,
+    ray.exceptions.RaySystemError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.RpcError,
+    ray.exceptions.LocalRayletDiedError,
+    ray.exceptions.ActorUnschedulableError,
+    ray.exceptions.ActorPlacementGroupRemoved,
+    ray.exceptions.TaskPlacementGroupRemoved,
+)
 
 
 class GangError(RuntimeError):
@@ -41,8 +51,10 @@ class Unwanted(Exception):
     """The run was asked to stop before its first step."""
 
 
-def connect(on_timeout: Callable[[str], None], namespace: str) -> None:
-    """Join the cluster named by RAY_ADDRESS. A wrong address makes Ray wait for minutes: `on_timeout` is called after CONNECT_SECONDS."""
+def connect(on_timeout: Callable[[str], None], namespace: str) -> str:
+    """Join the cluster named by RAY_ADDRESS; returns its head's host:port.
+
+    A wrong address makes Ray wait for minutes: `on_timeout` is called after CONNECT_SECONDS."""
     address = os.environ.get("RAY_ADDRESS", "auto")
     message = f"the Ray cluster at {address!r} did not answer within {CONNECT_SECONDS:.0f} s; check RAY_ADDRESS and `ray status`"
     timer = threading.Timer(CONNECT_SECONDS, on_timeout, [message])
@@ -52,6 +64,17 @@ def connect(on_timeout: Callable[[str], None], namespace: str) -> None:
         ray.init(address=address, namespace=namespace, log_to_driver=True, configure_logging=False)
     finally:
         timer.cancel()
+    return ray.get_runtime_context().gcs_address
+
+
+def head_answers(address: str) -> bool:
+    """Whether something takes connections at host:port within ANSWER_SECONDS."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 class _Process:
@@ -235,6 +258,9 @@ class Gang:
         try:
             return self._get(reference)
         except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, GONE):
+                # All that a worker is handed from elsewhere are the weights.
+                raise ProcessLost(f"the learner's process is gone: {error.cause}") from error
             raise error.as_instanceof_cause() from None
         except GONE as error:
             raise WorkerLost(f"worker-{worker} is gone: {error}") from error
@@ -324,6 +350,8 @@ def _reserve(assignment: Assignment) -> PlacementGroup:
     group = placement_group([bundle.resources for bundle in _placed(assignment)], strategy="PACK", name=name)
     # Not `ready()`: that would run a task, and a process for it, in the first bundle.
     if not group.wait(READY_SECONDS):
+        if not head_answers(ray.get_runtime_context().gcs_address):
+            raise ProcessLost(f"Ray's head went away before placement group {name} was ready")
         ray.util.remove_placement_group(group)
         raise GangError(f"placement group not ready: {name} asked for {group.bundle_specs} and got no room within {READY_SECONDS:.0f} s")
     return group

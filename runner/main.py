@@ -18,7 +18,7 @@ from runner import preflight
 from runner.assignment import Assignment, Bank, Refused, Resume, from_claim, local_grant, open_bank
 from runner.contract.evaluation_config import EvaluationConfig
 from runner.contract.parse import InvalidDocument, load_text, parse
-from runner.gang import CLUSTER_GONE, Gang, ProcessLost, Unwanted, connect
+from runner.gang import CLUSTER_GONE, Gang, ProcessLost, Unwanted, connect, head_answers
 from runner.loop import Loop, Surroundings
 from runner.reporting.control import ClaimRefused, Control, NoControl, Unreachable
 from runner.reporting.emitter import Emitter
@@ -125,6 +125,7 @@ class Driver:
         self.stop = StopRequest()
         self.heartbeat = Heartbeat(control, self.vitals, self.stop, self.emitter, self._fenced)
         self.gang: Gang | None = None
+        self.head = ""
 
     def run(self) -> int:
         """Exit status. The exit record is on disk before anything else can go wrong."""
@@ -136,12 +137,16 @@ class Driver:
         except Refused as refused:
             outcome, reason, error = "failed", str(refused), refused
         except Exception as failure:
-            outcome, error = "lost" if isinstance(failure, LOST) else "failed", failure
+            outcome, error = "lost" if isinstance(failure, LOST) or self._head_is_gone() else "failed", failure
             reason = f"{type(failure).__name__}: {failure}"
         if error:
             self.emitter.log("error", "".join(traceback.format_exception(error)))
         self._leave(exit_record(outcome, self.vitals.step, reason if outcome != "succeeded" else "", error))
         return FAILED if error else 0
+
+    def _head_is_gone(self) -> bool:
+        """Whatever is raised while the head of the cluster is away, it is no fault of the run."""
+        return bool(self.head) and not head_answers(self.head)
 
     def _run(self) -> str:
         self._listen_to_signals()
@@ -156,7 +161,7 @@ class Driver:
         self._phase("connecting")
         # Actors import this package from the folder that Ray takes over from the driver.
         os.chdir(CHECKOUT)
-        connect(self._unanswered, f"assay-{self.assignment.attempt}")
+        self.head = connect(self._unanswered, f"assay-{self.assignment.attempt}")
         self._listen_to_signals()
         self._phase("starting processes")
         self.gang = Gang(self.assignment, bank, self.vitals.components, self.emitter.log, lambda: self.stop.asked)

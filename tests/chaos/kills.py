@@ -161,8 +161,8 @@ def outcome(house: ChaosHouse, run: str, number: int, moment: float, fatal: bool
 
 
 def is_lost(house: ChaosHouse, run: str, number: int) -> bool:
-    row = house.row("SELECT state FROM runs_attempt WHERE run_id = %s AND number = %s", run, number)
-    assert row is None or row["state"] in (*OPEN, "lost"), f"attempt {number} is {row['state']}"
+    row = house.row("SELECT state, reason FROM runs_attempt WHERE run_id = %s AND number = %s", run, number)
+    assert row is None or row["state"] in (*OPEN, "lost"), f"attempt {number} is {row['state']}: {row['reason']}"
     return bool(row) and row["state"] == "lost"
 
 

@@ -69,16 +69,21 @@ def every_choice(page: Page) -> None:
     page.get_by_label("Advanced settings").check()
     for kind in ("sft", "grpo"):
         page.get_by_role("button", name=f"Add {kind} stage").click()
-        page.wait_for_load_state("networkidle")
+        rebuilt(page)
     unions = page.locator('#launch-fields select[name$="/type"]')
     for name in unions.evaluate_all("selects => selects.map((select) => select.name)"):
         select = page.locator(f'select[name="{name}"]')
         chosen = select.input_value()
         for value in select.locator("option").evaluate_all("options => options.map((option) => option.value)"):
             select.select_option(value)
-            page.wait_for_load_state("networkidle")
+            rebuilt(page)
         select.select_option(chosen)
-        page.wait_for_load_state("networkidle")
+        rebuilt(page)
+
+
+def rebuilt(page: Page) -> None:
+    """The form was answered what was last asked of it."""
+    expect(page.locator("#launch-fields .htmx-request")).to_have_count(0)
 
 
 def lost(page: Page) -> None:

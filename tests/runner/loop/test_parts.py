@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 from collections import namedtuple
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
+import ray
 
+from runner import gang as gangs
 from runner import preflight
 from runner.assignment import Assignment, Bundle, Refused, from_claim, local_grant, open_bank
 from runner.checkpointing import Checkpointer
@@ -259,6 +262,23 @@ def test_a_save_is_begun_only_with_time_to_spare(assignment, tmp_path):
     checkpointer, _ = checkpointer_of(assignment, tmp_path)
     checkpointer.last_seconds = 10.0
     assert checkpointer.fits(15.1) and not checkpointer.fits(14.9) and checkpointer.fits(float("inf"))
+
+
+# ---------------------------------------------------------------- deaths around it
+def test_a_worker_that_waits_for_a_dead_learners_weights_names_the_learner(monkeypatch):
+    def gone(_, reference):
+        raise ray.exceptions.RayTaskError("set_weights", "trace", ray.exceptions.ActorDiedError())
+
+    monkeypatch.setattr(gangs.Gang, "_get", gone)
+    with pytest.raises(gangs.ProcessLost, match="the learner's process is gone"):
+        gangs.Gang.__new__(gangs.Gang).result(0, None)
+
+
+def test_a_head_that_is_gone_answers_nobody():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert gangs.head_answers(address)
+    assert not gangs.head_answers(address)
 
 
 # ---------------------------------------------------------------- sampling ahead

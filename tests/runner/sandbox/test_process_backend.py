@@ -173,19 +173,23 @@ asyncio.run(main())
 """
 
 
+async def until(condition, what, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        await asyncio.sleep(0.05)
+
+
 async def test_a_killed_runner_takes_its_sandboxes_along_and_its_folders_are_swept(tmp_path):
     victim = subprocess.Popen(
         [sys.executable, "-c", VICTIM, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()}
     )
     assert (await asyncio.to_thread(victim.stdout.readline)) == b"ready\n"
     running = lambda: [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "4243"]]  # noqa: E731
-    assert running()
+    await until(running, "the sandbox's process runs")
     os.kill(victim.pid, signal.SIGKILL)
     victim.wait()
-    deadline = time.monotonic() + 10
-    while running():
-        assert time.monotonic() < deadline, "the sandbox outlived its runner"
-        await asyncio.sleep(0.05)
+    await until(lambda: not running(), "the sandbox ends with its runner")
     async with Node(ProcessBackend({HOUSE: "victim"}, tmp_path), tmp_path / "node", name="here") as node:
         assert node.swept.containers == 1 and await node.backend.attached({}) == []
 

@@ -26,6 +26,11 @@ document.addEventListener("securitypolicyviolation", (event) =>
 """
 
 
+def is_abort(text: str) -> bool:
+    """A request that a newer one replaced, or that was on its way when its page was left; a failed one says htmx:sendError besides."""
+    return text.startswith(("htmx:sendAbort", "htmx:afterRequest"))
+
+
 class Watch:
     """Everything that went wrong in a context, and the frames of the live socket."""
 
@@ -34,7 +39,9 @@ class Watch:
         self.visited: Counter[str] = Counter()
         self.frames: list[dict] = []
         context.add_init_script(REPORT_VIOLATIONS)
-        context.on("console", lambda message: message.type == "error" and self.complain(message.page, message.text))
+        context.on(
+            "console", lambda message: message.type == "error" and not is_abort(message.text) and self.complain(message.page, message.text)
+        )
         context.on("weberror", lambda error: self.complain(error.page, str(error.error)))
         context.on("response", lambda answer: answer.status >= 400 and self.complaints.append(f"{answer.status} {answer.url}"))
 

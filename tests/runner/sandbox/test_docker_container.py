@@ -37,9 +37,9 @@ async def test_a_command_that_does_not_exist_is_a_value(box):
 
 async def test_a_command_is_cut_off_at_its_time(box):
     started = time.monotonic()
-    result = await sh(box, "echo begun; sleep 60", timeout=1)
+    result = await sh(box, "echo begun; sleep 60", timeout=4)
     assert result.timed_out and result.exit_code is None and result.stdout == b"begun\n"
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 async def test_a_flood_is_cut_off_and_only_its_ends_are_kept(box):

@@ -87,6 +87,9 @@ PAGES: dict[str, Rule] = {
     "GET banks/{bank}/{number}/anchors": Rule(),
     "POST banks/{bank}/{number}/prove": Rule("member", fine=(*DONE, 422)),
     "POST banks/{bank}/{number}/stop": Rule("member", fine=DONE),
+    "GET banks/{bank}/{number}/warmth": Rule(),
+    "POST banks/{bank}/{number}/warm": Rule("member", fine=(*DONE, 422)),
+    "POST banks/{bank}/{number}/warm/stop": Rule("member", fine=DONE),
     "POST banks/{bank}/{number}/quarantine": Rule("member", {"task": "demo/a", "reason": "odd"}, fine=DONE),
     # evaluations in containers
     "GET evaluate": OWN,
@@ -109,6 +112,7 @@ RUNNER: dict[str, Any] = {
     "POST api/ingest/{attempt_id}/exit": {"outcome": "dancing"},
     "POST api/ingest/{attempt_id}/checkpoints": {"checkpoint": "no uuid"},
     "POST api/ingest/{attempt_id}/anchors": {"results": "none"},
+    "POST api/ingest/{attempt_id}/warmed": {"results": "none"},
     "POST api/ingest/{attempt_id}/regrades": {"results": "none"},
     "GET api/ingest/{attempt_id}/bank": None,
     "GET api/ingest/{attempt_id}/tasks/{digest}": None,

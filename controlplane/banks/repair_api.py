@@ -13,7 +13,9 @@ from pydantic import ValidationError as InvalidModel
 from controlplane import storage
 from controlplane.accounts.roles import require
 from controlplane.accounts.selectors import team_for
+from controlplane.api.idempotency import idempotent
 from controlplane.api.problems import Problem
+from controlplane.api.rate_limit import limited
 from controlplane.api.schemas import Input
 from controlplane.banks import anchors, files, warming
 from controlplane.banks.api import version_of
@@ -191,6 +193,8 @@ def record_results(request, bank: str, number: int, payload: NewResults, team: s
 
 
 @router.post("/banks/{bank}/versions/{int:number}/anchors/start", response=AnchorsOut)
+@idempotent
+@limited("launch")
 def start_anchors(
     request,
     bank: str,
@@ -224,6 +228,8 @@ def get_warmth(request, bank: str, number: int, team: str | None = None):
 
 
 @router.post("/banks/{bank}/versions/{int:number}/warmth/start", response=list[NodeWarmthOut])
+@idempotent
+@limited("launch")
 def start_warming_nodes(request, bank: str, number: int, team: str | None = None, backend: Literal["docker", "process"] = "docker"):
     """Run nop over the version's tasks on every ready node, four at a time, then once more over what failed or was slow."""
     version = version_of(request, bank, number, team)

@@ -94,7 +94,7 @@ PAGES: dict[str, Rule] = {
     # evaluations in containers
     "GET evaluate": OWN,
     **{f"POST episodes/{{episode_id}}/{verb}": Rule("member", fine=DONE) for verb in ("regrade", "again")},
-    "POST evaluate": Rule("member", {"agent": "oracle", "bank": "none"}, outside="own", fine=(422,)),
+    "POST evaluate": Rule("member", {"agent": "oracle", "bank": "none", "token": "0" * 32}, outside="own", fine=(422,)),
     # episodes
     "GET episodes/{episode_id}": Rule(),
     "GET episodes/{episode_id}/turns": Rule(query="after=0"),

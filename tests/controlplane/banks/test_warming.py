@@ -213,8 +213,12 @@ def test_warmth_over_rest(member, version, nodes, as_token, outsider, other_team
         ("one", "unknown", None),
         ("two", "unknown", None),
     ]
-    started = member.send("POST", f"{BASE}/start").json()
+    first, second = (member.send("POST", f"{BASE}/start", headers={"Idempotency-Key": "k0"}) for _ in range(2))
+    started = first.json()
+    assert second.json() == started and Run.objects.filter(method="warming").count() == 2
     assert [(row["node"], row["state"]) for row in started] == [("one", "warming"), ("two", "warming")]
+    keyed = [member.send("POST", f"{BASE}/start", headers={"Idempotency-Key": "k1"}).status_code for _ in range(2)]
+    assert keyed == [422, 422], "a refusal is no answer to keep"
     again = member.send("POST", f"{BASE}/start")
     assert again.status_code == 422 and "is being warmed" in again.content.decode()
     run = Run.objects.get(pk=started[0]["run"])

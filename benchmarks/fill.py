@@ -10,6 +10,8 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import msgpack
@@ -90,6 +92,14 @@ _TURNS = """
     SELECT id, 0, 'assistant', 'student', 'The ' || domain || ' answer to ' || task || ' is option ' || chr(65 + sample %% 4) ||
         ' because word' || hashtext(id::text) %% 5000 || ' outweighs word' || hashtext(task) %% 5000, 40
     FROM episodes_episode WHERE run_id = ANY(%s)
+"""
+# Two of 5,000 words and one of 500 files a turn; `reads` is in every turn, a domain in a quarter of them.
+_CONVERSATIONS = """
+    INSERT INTO episodes_turn (episode_id, index, role, author, text, tokens)
+    SELECT id, n, (ARRAY['user', 'assistant'])[1 + n %% 2], (ARRAY['environment', 'student'])[1 + n %% 2],
+        'The agent reads src/module' || abs(hashtext(n || id::text)) %% 500 || '.c for ' || domain || ' and sees word' ||
+        abs(hashtext(id::text || n)) %% 5000 || ' beside word' || abs(hashtext(n || task || id::text)) %% 5000, 40
+    FROM episodes_episode, generate_series(0, %(each)s - 1) AS n WHERE run_id = %(run)s
 """
 _TRANSCRIPT = """
     INSERT INTO episodes_turn (episode_id, index, role, author, text, tokens)
@@ -215,12 +225,8 @@ class _Filler:
         execute(_EVENTS, [list(EVENT_KINDS), runs])
 
     def turns(self, runs: list[uuid.UUID]) -> None:
-        """The text index is built once at the end, which takes a fraction of keeping it row by row."""
-        definition = column("SELECT indexdef FROM pg_indexes WHERE indexname = %s", "turn_text")[0]
-        execute("DROP INDEX turn_text")
-        execute(_TURNS, [runs])
-        execute("SET CONSTRAINTS ALL IMMEDIATE")  # inside a caller's transaction, no index is made while checks are due
-        execute(definition)
+        with text_index_made_afterwards():
+            execute(_TURNS, [runs])
 
     def transcript(self, run: uuid.UUID) -> uuid.UUID:
         """One episode of `tokens` tokens with all five channels, its texts and its turns; through the product's own services."""
@@ -266,6 +272,24 @@ class _Filler:
             for one in made
             for n in range(200)
         )
+
+
+@contextmanager
+def text_index_made_afterwards() -> Iterator[None]:
+    """The text index is built once at the end, which takes a fraction of keeping it row by row."""
+    definition = column("SELECT indexdef FROM pg_indexes WHERE indexname = %s", "turn_text")[0]
+    execute("DROP INDEX turn_text")
+    yield
+    execute("SET CONSTRAINTS ALL IMMEDIATE")  # inside a caller's transaction, no index is made while checks are due
+    execute(definition)
+
+
+def fill_conversations(run: uuid.UUID, turns: int, each: int) -> None:
+    """`turns` turns in episodes of `each`, all of the one run, which had none."""
+    execute(_EPISODES, {"run": run, "episodes": turns // each, "a_step": EPISODES_A_STEP, "group": GROUP})
+    with text_index_made_afterwards():
+        execute(_CONVERSATIONS, {"run": run, "each": each})
+    execute("ANALYZE")
 
 
 def _config() -> tuple[bytes, str]:

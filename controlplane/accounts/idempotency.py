@@ -4,7 +4,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import BadRequest
 from django.db import IntegrityError, OperationalError, connection, transaction
+from django.http import HttpRequest
 from django.utils import timezone
 
 from controlplane.accounts.models import IdempotencyKey, User
@@ -40,6 +42,14 @@ def once(user: User, path: str, key: str, request_hash: str, act: Callable[[], t
         row.save(update_fields=["status", "response"])
         IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT).delete()
     return row.status, row.response, False
+
+
+def form_token(request: HttpRequest) -> str:
+    """The token that a form was rendered with: however often it is sent, it acts once. Raises BadRequest without one."""
+    token = request.POST.get("token", "")
+    if not token.isalnum() or len(token) != 32:
+        raise BadRequest("the form's token is missing; reload the page")
+    return token
 
 
 def _reserve(user: User, path: str, key: str, request_hash: str) -> tuple[IdempotencyKey, bool]:

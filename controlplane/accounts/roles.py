@@ -16,6 +16,7 @@ VERBS: dict[str, Role] = {
     "bank.import-path": Role.ADMIN,
     "bank.archive": Role.MEMBER,
     "bank.prove": Role.MEMBER,
+    "bank.warm": Role.MEMBER,
     "bank.quarantine": Role.MEMBER,
     "run.read": Role.VIEWER,
     "run.launch": Role.MEMBER,

@@ -7,6 +7,7 @@ from django.db import models
 
 from controlplane.querysets import TeamQuerySet
 from runner.contract.anchors import ANCHOR_AGENTS
+from runner.contract.warming import why_cold
 
 
 class Bank(models.Model):
@@ -118,6 +119,28 @@ class AnchorCheck(models.Model):
 
     class Meta:
         indexes = [models.Index(fields=["task_digest", "agent", "-id"], name="anchor_newest")]
+
+
+class WarmedTask(models.Model):
+    """A task's last episode in a run that warms a node; seconds. `score` is null when nothing was graded, `passes` counts how often it ran."""
+
+    run = models.ForeignKey("runs.Run", models.CASCADE, related_name="warmed")
+    task = models.ForeignKey(Task, models.CASCADE, related_name="+")
+    env_setup_seconds = models.FloatField()
+    verifier_seconds = models.FloatField()
+    termination = models.CharField(max_length=40)
+    reason = models.TextField(blank=True)
+    score = models.FloatField(null=True)
+    passes = models.PositiveSmallIntegerField()
+    at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "task"], name="warmed_once_a_run")]
+
+    @property
+    def why_cold(self) -> str:
+        """Why later episodes would wait or fail on the node; empty when they would not."""
+        return why_cold(self.termination, self.score, self.env_setup_seconds, self.reason)
 
 
 class ImportState(models.TextChoices):

@@ -1,13 +1,14 @@
-"""What a node may ask and say about repair tasks: a task's files by digest, and what its anchors earned. The attempt's token opens both."""
+"""What a node may ask and say about repair tasks: a task's files by digest, and what they came to there. The attempt's token opens every door."""
 
 from django.core.exceptions import ValidationError
 from django.http import FileResponse, JsonResponse
 from pydantic import ValidationError as InvalidModel
 
 from controlplane import storage
-from controlplane.banks import anchors, files
+from controlplane.banks import anchors, files, warming
 from controlplane.banks.models import Task
 from controlplane.runs.attempt_auth import Refused, authenticate_attempt, read_json, require_late_data_welcome, runner_endpoint
+from runner.contract.warming import WarmedTask
 
 MAX_RESULTS = 1000
 
@@ -33,13 +34,30 @@ def anchor_results(request, attempt_id: int):
     """
     attempt, body = authenticate_attempt(request, attempt_id), read_json(request)
     require_late_data_welcome(attempt)
-    results = body.get("results", [])
-    if not isinstance(results, list) or len(results) > MAX_RESULTS or not all(isinstance(item, dict) for item in results):
-        raise Refused(400, "Bad field", f"results: a list of at most {MAX_RESULTS} objects")
-    version = attempt.run.bank_version
+    results, version = _results(body), attempt.run.bank_version
     try:
         anchors.record_anchors(version, [anchors.read_result(item) for item in results])
     except (ValidationError, InvalidModel) as error:
         raise Refused(400, "Bad anchor result", " ".join(getattr(error, "messages", [str(error)]))) from None
     found = anchors.finish_proving(version) if body.get("finished") is True else anchors.summary(version)
     return JsonResponse({"state": found.state, "sentence": found.sentence})
+
+
+@runner_endpoint("POST")
+def warmed_results(request, attempt_id: int):
+    """How tasks came through on the node that the attempt warms: {results: [WarmedTask, …]}. Whole or not at all."""
+    attempt, body = authenticate_attempt(request, attempt_id), read_json(request)
+    require_late_data_welcome(attempt)
+    try:
+        found = [WarmedTask.model_validate(item) for item in _results(body)]
+        warming.record_warmed(attempt.run, found)
+    except (ValidationError, InvalidModel) as error:
+        raise Refused(400, "Bad warming result", " ".join(getattr(error, "messages", [str(error)]))) from None
+    return JsonResponse({"taken": len(found)})
+
+
+def _results(body: dict) -> list[dict]:
+    results = body.get("results", [])
+    if not isinstance(results, list) or len(results) > MAX_RESULTS or not all(isinstance(item, dict) for item in results):
+        raise Refused(400, "Bad field", f"results: a list of at most {MAX_RESULTS} objects")
+    return results

@@ -1,4 +1,4 @@
-"""REST: what repair banks add: files by digest, findings with remedies, anchors, quarantine."""
+"""REST: what repair banks add: files by digest, findings with remedies, anchors, warm nodes, quarantine."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -13,13 +13,15 @@ from pydantic import ValidationError as InvalidModel
 from controlplane import storage
 from controlplane.accounts.roles import require
 from controlplane.accounts.selectors import team_for
+from controlplane.api.idempotency import idempotent
 from controlplane.api.problems import Problem
+from controlplane.api.rate_limit import limited
 from controlplane.api.schemas import Input
-from controlplane.banks import anchors, files
+from controlplane.banks import anchors, files, warming
 from controlplane.banks.api import version_of
 from controlplane.banks.models import BankVersion, Task
 from controlplane.banks.selectors import findings
-from controlplane.evals.launching import start_proving
+from controlplane.evals.launching import start_proving, start_warming
 from runner.contract.anchors import AnchorState
 from runner.contract.parse import FieldError, pointer
 from runner.contract.repair import MAX_FILE_BYTES
@@ -85,6 +87,27 @@ class AnchorsOut(Schema):
     proving_since: datetime | None
     run: UUID | None = Field(description="The run that proves them, or last tried to.")
     rows: list[AnchorRowOut]
+
+
+class WarmedTaskOut(Schema):
+    task: str = Field(alias="task.key")
+    env_setup_seconds: float
+    verifier_seconds: float
+    termination: str
+    score: float | None
+    passes: int
+    why_cold: str = Field(description="Why later episodes would wait or fail on the node; empty when they would not.")
+    at: datetime
+
+
+class NodeWarmthOut(Schema):
+    node: str
+    state: str = Field(description="unknown, warming, warm, cold; or failed, lost, stopped: what its run ended as.")
+    run: UUID | None = Field(None, alias="run.pk")
+    reason: str = Field("", alias="run.reason")
+    warm_count: int
+    repaired: int = Field(description="Tasks that the second pass mended.")
+    rows: list[WarmedTaskOut]
 
 
 class NewResults(Input):
@@ -170,6 +193,8 @@ def record_results(request, bank: str, number: int, payload: NewResults, team: s
 
 
 @router.post("/banks/{bank}/versions/{int:number}/anchors/start", response=AnchorsOut)
+@idempotent
+@limited("launch")
 def start_anchors(
     request,
     bank: str,
@@ -191,6 +216,25 @@ def _anchors(version: BankVersion) -> dict:
     since = version.proving_since if found.state == AnchorState.PROVING else None
     run = anchors.proofs(version).values_list("pk", flat=True).first()
     return counted | {"proving_since": since, "run": run, "rows": anchors.rows(version, checks)}
+
+
+# ---------------------------------------------------------------- warm nodes
+@router.get("/banks/{bank}/versions/{int:number}/warmth", response=list[NodeWarmthOut])
+def get_warmth(request, bank: str, number: int, team: str | None = None):
+    """How long set-ups take on each node, as the newest run that warmed it found; cold tasks first."""
+    version = version_of(request, bank, number, team)
+    anchors.require_repair(version)
+    return warming.nodes(version)
+
+
+@router.post("/banks/{bank}/versions/{int:number}/warmth/start", response=list[NodeWarmthOut])
+@idempotent
+@limited("launch")
+def start_warming_nodes(request, bank: str, number: int, team: str | None = None, backend: Literal["docker", "process"] = "docker"):
+    """Run nop over the version's tasks on every ready node, four at a time, then once more over what failed or was slow."""
+    version = version_of(request, bank, number, team)
+    start_warming(request.user, version, backend)
+    return warming.nodes(version)
 
 
 @router.post("/banks/{bank}/versions/{int:number}/quarantine", response=AnchorsOut)

@@ -1,4 +1,4 @@
-"""What repair banks add to the pages: the anchors' state while it changes, and the quarantine of a task."""
+"""What repair banks add to the pages: the anchors' state and the nodes' warmth while they change, and the quarantine of a task."""
 
 from collections import Counter
 
@@ -9,14 +9,15 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
-from controlplane.accounts.roles import may_each, require
+from controlplane.accounts.roles import may, may_each, require
 from controlplane.api.rate_limit import limited_page
-from controlplane.banks import anchors
+from controlplane.banks import anchors, warming
 from controlplane.banks.models import BankVersion
 from controlplane.banks.selectors import finding
-from controlplane.evals.launching import start_proving
+from controlplane.evals.launching import start_proving, start_warming
 from controlplane.runs.services import request_stop
 from runner.contract.anchors import AnchorState
+from runner.contract.warming import CONCURRENCY, WARM_SECONDS
 
 
 @login_required
@@ -68,6 +69,51 @@ def _shown(request: HttpRequest, version: BankVersion) -> HttpResponse:
     if request.headers.get("HX-Request"):
         return render(request, "banks/_anchors.html", anchors_context(request, version))
     return redirect(f"{reverse('bank-version', args=[version.bank.slug, version.number])}#anchors")
+
+
+@login_required
+@require_GET
+def bank_warmth(request: HttpRequest, bank: str, number: int) -> HttpResponse:
+    """The nodes' part of a version's page; it asks again while one is being warmed."""
+    return render(request, "banks/_warming.html", warming_context(request, _version(request, bank, number)))
+
+
+def warming_context(request: HttpRequest, version: BankVersion, wrong: str = "") -> dict:
+    """What `_warming.html` shows of a version."""
+    nodes = warming.nodes(version)
+    busy = any(node.state == "warming" for node in nodes)
+    more = {"bank": version.bank, "version": version, "may_warm": may(request.user, version.bank.team, "bank.warm")}
+    return more | {"nodes": nodes, "is_warming": busy, "warming_wrong": wrong, "limit": WARM_SECONDS, "at_once": CONCURRENCY}
+
+
+@login_required
+@require_POST
+@limited_page("launch")
+def bank_warm(request: HttpRequest, bank: str, number: int) -> HttpResponse:
+    """Run nop over the version's tasks on every ready node."""
+    version = _version(request, bank, number)
+    try:
+        start_warming(request.user, version)
+    except ValidationError as error:
+        return render(request, "banks/_warming.html", warming_context(request, version, " ".join(error.messages)), status=422)
+    return _warmth_shown(request, version)
+
+
+@login_required
+@require_POST
+def bank_stop_warming(request: HttpRequest, bank: str, number: int) -> HttpResponse:
+    """End the runs that warm nodes for the version; what they have warmed stays."""
+    version = _version(request, bank, number)
+    require(request.user, version.bank.team, "bank.warm")
+    for run in warming.warmings(version).filter(state__in=anchors.UNDER_WAY, stop_requested_at=None):
+        request_stop(request.user, run)
+    return _warmth_shown(request, version)
+
+
+def _warmth_shown(request: HttpRequest, version: BankVersion) -> HttpResponse:
+    if request.headers.get("HX-Request"):
+        return render(request, "banks/_warming.html", warming_context(request, version))
+    return redirect(f"{reverse('bank-version', args=[version.bank.slug, version.number])}#warmth")
 
 
 @login_required

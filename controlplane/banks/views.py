@@ -14,7 +14,7 @@ from controlplane.api.rate_limit import limited_page
 from controlplane.banks import imports, selectors
 from controlplane.banks.checks import SIMULATOR_ENVIRONMENT
 from controlplane.banks.models import Bank, BankImport, BankVersion, ImportState, Task
-from controlplane.banks.repair_views import anchors_context
+from controlplane.banks.repair_views import anchors_context, warming_context
 from controlplane.page_errors import whole
 
 IMPORTS_SHOWN = 10
@@ -115,7 +115,7 @@ def bank(request: HttpRequest, slug: str, number: int | None = None) -> HttpResp
         "laboratory": version.report.get("scienceworld") if found.environment == SIMULATOR_ENVIRONMENT else None,
     }
     if repair := version.counts.get("repair"):
-        context |= {"repair": repair, "tables": _tables(repair), **anchors_context(request, version)}
+        context |= {"repair": repair, "tables": _tables(repair), **anchors_context(request, version), **warming_context(request, version)}
     return render(request, "banks/bank.html", context | {"splits": _splits(version), "choices": _choices(version)})
 
 

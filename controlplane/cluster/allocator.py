@@ -5,7 +5,7 @@ longer than AGING_S and still does not fit reserves its places: younger ones may
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 AGING_S = 300.0
@@ -14,11 +14,15 @@ MILLI = Decimal("0.001")
 
 @dataclass(frozen=True)
 class Bundle:
-    """One process group of a gang: `name` is driver, learner or worker-i."""
+    """One process group of a gang: `name` is driver, learner or worker-i. `node` is the only one that will do; empty takes any."""
 
     name: str
     cpus: Decimal
     gpus: int = 0
+    node: str = ""
+
+    def may_run_on(self, node: str) -> bool:
+        return self.node in ("", node)
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,11 @@ class _Cluster:
         held = _sum_by_node(self.holdings)
         return {node: (amount - held.get(node, Amount())).positive for node, amount in self.capacity.items()}
 
+    def of(self, node: str) -> "_Cluster":
+        """This cluster as if it had only `node`."""
+        held = [holding for holding in self.holdings if holding.node == node]
+        return _Cluster({node: self.capacity[node]}, held, {name: amount for name, amount in self.reserved.items() if name == node})
+
     def free_beside_reservations(self) -> dict[str, Amount]:
         return {node: (amount - self.reserved.get(node, Amount())).positive for node, amount in self.free().items()}
 
@@ -105,9 +114,9 @@ def gang(rollout_workers: int, worker_cpus: float, learner_cpus: float, driver_c
     return (Bundle("driver", _share(driver_cpus)), learner, *workers)
 
 
-def alone(cpus: float) -> tuple[Bundle, ...]:
+def alone(cpus: float, node: str = "") -> tuple[Bundle, ...]:
     """The bundle of an evaluation: its driver does everything."""
-    return (Bundle("driver", _share(cpus)),)
+    return (Bundle("driver", _share(cpus), node=node),)
 
 
 def _share(cpus: float) -> Decimal:
@@ -121,14 +130,14 @@ def place(bundles: Sequence[Bundle], free: dict[str, Amount]) -> dict[str, str] 
     that holds it.
     """
     whole = total(bundles)
-    alone = [node for node, amount in free.items() if amount.holds(whole)]
-    if alone:
-        node = min(alone, key=lambda name: _tightness(free, name))
+    able = [node for node, amount in free.items() if amount.holds(whole) and all(bundle.may_run_on(node) for bundle in bundles)]
+    if able:
+        node = min(able, key=lambda name: _tightness(free, name))
         return {bundle.name: node for bundle in bundles}
     left, places = dict(free), {}
     for bundle in sorted(bundles, key=lambda bundle: (-bundle.gpus, -bundle.cpus, bundle.name)):
         need = Amount(bundle.cpus, bundle.gpus)
-        able = [node for node, amount in left.items() if amount.holds(need)]
+        able = [node for node, amount in left.items() if amount.holds(need) and bundle.may_run_on(node)]
         if not able:
             return None
         node = min(able, key=lambda name: _tightness(left, name))
@@ -185,6 +194,10 @@ def explain(request: Request, cluster: _Cluster) -> str:
     """Why the gang waits: what it needs, what is free of what, who holds the rest."""
     if not cluster.capacity:
         return "no node is ready; Ray has not reported one"
+    if (node := _pinned(request.bundles)) and node in cluster.capacity:
+        return explain(_anywhere(request), cluster.of(node)) + f" on node {node}"
+    if node:
+        return f"waits for node {node}, which is not ready"
     need, everything = request.total, sum(cluster.capacity.values(), Amount())
     free = sum(cluster.free().values(), Amount())
     usable = sum(cluster.free_beside_reservations().values(), Amount())
@@ -200,6 +213,10 @@ def explain_impossible(bundles: Sequence[Bundle], capacity: dict[str, Amount]) -
     """The numbers when the gang cannot fit even an idle cluster, else None."""
     if place(bundles, capacity) is not None:
         return None
+    if node := _pinned(bundles):
+        if node not in capacity:
+            return f"there is no node {node}; the cluster has {', '.join(sorted(capacity)) or 'none'}"
+        return f"the run needs {_say(total(bundles))} on node {node}, which has {_say(capacity[node])}"
     need, everything = total(bundles), sum(capacity.values(), Amount())
     for what in ("gpus", "cpus"):
         if getattr(need, what) > getattr(everything, what):
@@ -212,6 +229,15 @@ def explain_impossible(bundles: Sequence[Bundle], capacity: dict[str, Amount]) -
     return f"the run needs {_say(need)} in {len(bundles)} bundles, which do not fit the nodes whole"
 
 
+def _pinned(bundles: Iterable[Bundle]) -> str:
+    """The node that the gang must have; empty when any will do."""
+    return next((bundle.node for bundle in bundles if bundle.node), "")
+
+
+def _anywhere(request: Request) -> Request:
+    return replace(request, bundles=tuple(replace(bundle, node="") for bundle in request.bundles))
+
+
 def _lack(what: str, need: Amount, free: Amount, everything: Amount) -> str:
     return f"needs {_one(what, need)}, {_number(getattr(free, what))} free of {_number(getattr(everything, what))}"
 
@@ -222,7 +248,9 @@ def _holders(request: Request, holdings: list[Holding]) -> list[str]:
         label = f"run {holding.label}" if holding.team == request.team else "another team"
         by_label[label] = by_label.get(label, Amount()) + holding.amount
     largest = sorted(by_label.items(), key=lambda item: (-item[1].gpus, -item[1].cpus, item[0]))
-    told = [f"{label} holds {_number(amount.gpus) + ' GPUs' if request.total.gpus else _number(amount.cpus)}" for label, amount in largest[:3]]
+    told = [
+        f"{label} holds {_number(amount.gpus) + ' GPUs' if request.total.gpus else _number(amount.cpus)}" for label, amount in largest[:3]
+    ]
     return told + ([f"{len(largest) - 3} more hold the rest"] if len(largest) > 3 else [])
 
 

@@ -1,6 +1,8 @@
 """What a container episode's page shows of how it went: seconds by phase, checks beside the floor, what was delivered, the patch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from controlplane.episodes.models import Episode
@@ -20,6 +22,7 @@ PHASES = (
 )
 # Inside of another phase, so that it is not added once more.
 WITHIN = ("parse_reward",)
+NO_FLOORS: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class PhaseShown:
 
 @dataclass(frozen=True)
 class CheckShown:
-    """A check's score. `floor` is what the unrepaired code scores over all checks."""
+    """A check's score. `floor` is what the unrepaired code scores there, or over all checks where only that is known."""
 
     name: str
     score: float
@@ -76,8 +79,8 @@ class ContainerFacts:
         return sum(phase.seconds for phase in self.phases)
 
 
-def container_facts(episode: Episode) -> ContainerFacts | None:
-    """None for an episode that ran in no container."""
+def container_facts(episode: Episode, floors: Mapping[str, float] = NO_FLOORS) -> ContainerFacts | None:
+    """None for an episode that ran in no container. `floors` are those of single checks, by name."""
     facts, evidence = episode.facts, episode.evidence
     if not isinstance(facts.get("phases"), dict):
         return None
@@ -86,7 +89,11 @@ def container_facts(episode: Episode) -> ContainerFacts | None:
     floor = floor if isinstance(floor, int | float) else None
     return ContainerFacts(
         phases=_phases(facts["phases"]),
-        checks=[CheckShown(name.removeprefix("check_"), value, floor) for name, value in rewards.items() if name.startswith("check_")],
+        checks=[
+            CheckShown(check, value, floors.get(check, floor))
+            for name, value in rewards.items()
+            if name.startswith("check_") and (check := name.removeprefix("check_"))
+        ],
         sentence=_sentence(episode),
         rewards={name: value for name, value in rewards.items() if not name.startswith("check_")},
         delivered=[str(path) for path in evidence.get("delivered") or []],

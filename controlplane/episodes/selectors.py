@@ -9,6 +9,7 @@ from uuid import UUID
 from django.contrib.postgres.search import SearchQuery
 from django.db.models import Avg, Count, Exists, OuterRef, Q, QuerySet
 
+from controlplane.banks.models import Task
 from controlplane.episodes.models import Episode, Label, Turn, searched
 from controlplane.telemetry.text import json_number
 from runner.contract.termination import HANDLING, Termination
@@ -172,6 +173,15 @@ def _plain(value):
 
 
 # ---------------------------------------------------------------- one episode
+def check_floors(episode: Episode) -> dict[str, float]:
+    """What the unrepaired code scores at each check of a container episode's task, as its bank recorded it; empty where it did not."""
+    if not episode.facts.get("phases"):
+        return {}
+    task = Task.objects.filter(version=episode.run.bank_version_id, key=episode.task).values_list("payload__facts__floor_per_check").first()
+    found = task[0] if task and isinstance(task[0], dict) else {}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
 def turns_of(episode: Episode, after: int = -1, limit: int = 200) -> list[Turn]:
     """Turns with an index above `after`, in order; each with its `credit`, None where its method gives turns none."""
     return list(_credited(episode, episode.turn_rows.filter(index__gt=after).order_by("index")[:limit]))

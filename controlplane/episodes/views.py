@@ -129,7 +129,7 @@ def episode(request: HttpRequest, pk) -> HttpResponse:
         "labels": found.labels.select_related("user").order_by("id"),
         "channels": CHANNELS,
         "authors": [(author.value, author.name.lower()) for author in Author],
-        "container": container_facts(found),
+        "container": container_facts(found, selectors.check_floors(found)),
         "may_launch": may(request.user, found.run.project.team, "run.launch"),
         "evidence": json.dumps(found.evidence, indent=2, ensure_ascii=False) if found.evidence else "",
         "may_label": may(request.user, found.run.project.team, "episode.label"),

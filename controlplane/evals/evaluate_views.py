@@ -1,15 +1,21 @@
 """The evaluate page: a form over the repair banks, and the evaluations that there are; and the result of one."""
 
+import hashlib
 import json
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
+from controlplane.accounts.idempotency import KeyBusy, KeyReused, form_token, once
+from controlplane.accounts.models import Team
 from controlplane.accounts.roles import may
 from controlplane.accounts.selectors import team_for
 from controlplane.api.rate_limit import limited_page
@@ -22,7 +28,7 @@ from controlplane.evals.models import Evaluation
 from controlplane.runs.models import Run
 from controlplane.runs.run_views import page_context
 from runner.contract.builtin_models import BUILTIN_MODELS
-from runner.contract.parse import InvalidDocument
+from runner.contract.parse import FieldError, InvalidDocument
 from runner.contract.states import CheckpointState
 
 RUNS_SHOWN, CHECKPOINTS_SHOWN = 50, 50
@@ -37,19 +43,42 @@ SPLITS = (("", "All that can run"), ("eval", "Held out"), ("train", "Trained on"
 
 
 @login_required
+@never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 @limited_page("launch")
 def evaluate(request: HttpRequest) -> HttpResponse:
     """The form; posted, the evaluation that it describes is queued and its page opens."""
-    team, errors = team_for(request.user, request.GET.get("team")), []
-    typed = request.POST if request.method == "POST" else _again(request)
-    if request.method == "POST":
-        document, errors = forms.read(request.POST)
-        try:
-            if not errors:
-                return redirect("run-evaluation", launching.launch(request.user, team, document).pk)
-        except InvalidDocument as invalid:
-            errors = invalid.errors
+    team = team_for(request.user, request.GET.get("team"))
+    return _submit(request, team) if request.method == "POST" else _form(request, team, _again(request))
+
+
+def _submit(request: HttpRequest, team: Team) -> HttpResponse:
+    """Queue once a form token; on refusal show the same form with what is wrong."""
+    document, errors = forms.read(request.POST)
+    if errors:
+        return _form(request, team, request.POST, errors)
+    described = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    try:
+        _, run, replayed = once(
+            request.user,
+            "POST /evaluate",
+            form_token(request),
+            described,
+            lambda: (201, str(launching.launch(request.user, team, document).pk)),
+        )
+    except InvalidDocument as invalid:
+        return _form(request, team, request.POST, invalid.errors)
+    except (KeyReused, KeyBusy):
+        told = "this page already started an evaluation with other values; check the form and send it again to start a second one"
+        return _form(request, team, request.POST, [FieldError("", told)], 409)
+    if replayed:
+        messages.info(request, "This form was already submitted; here is its evaluation.")
+    return redirect("run-evaluation", run)
+
+
+def _form(
+    request: HttpRequest, team: Team, typed: Mapping[str, Any], errors: Sequence[FieldError] = (), refusal: int = 422
+) -> HttpResponse:
     banks = [bank for bank in Bank.objects.filter(team=team, environment=anchors.REPAIR, archived_at=None).order_by("slug")]
     runs = list(results.evaluation_runs(request.user)[:RUNS_SHOWN])
     context = {
@@ -60,9 +89,10 @@ def evaluate(request: HttpRequest) -> HttpResponse:
         "builtin": list(BUILTIN_MODELS),
         "runs": results.with_results(runs),
         "typed": typed,
+        "token": uuid.uuid4().hex,
         "errors": errors,
     }
-    return render(request, "evaluate/evaluate.html", context, status=422 if errors else 200)
+    return render(request, "evaluate/evaluate.html", context, status=refusal if errors else 200)
 
 
 def _again(request: HttpRequest) -> dict:

@@ -8,10 +8,11 @@ from django.utils import timezone
 
 from controlplane.accounts.roles import require
 from controlplane.accounts.services import record
-from controlplane.banks import anchors
+from controlplane.banks import anchors, warming
 from controlplane.banks.models import Bank, BankVersion, Task
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.cluster.allocator import alone
+from controlplane.cluster.models import Node, NodeState
 from controlplane.cluster.selectors import why_impossible
 from controlplane.runs import preflight, preflight_harbor
 from controlplane.runs.changes import move_run
@@ -19,10 +20,11 @@ from controlplane.runs.models import Run
 from controlplane.runs.recipes import recipe_of_bytes
 from controlplane.runs.services import nudge, project_for
 from runner.contract.canonical import canonical_bytes, digest
-from runner.contract.evaluation_config import ANCHORS, KIND, REGRADE, EvaluationConfig, parse_evaluation
+from runner.contract.evaluation_config import ANCHORS, KIND, REGRADE, WARMING, EvaluationConfig, parse_evaluation
 from runner.contract.evaluation_results import select
 from runner.contract.parse import FieldError, InvalidDocument
 from runner.contract.states import RunState
+from runner.contract.warming import CONCURRENCY
 
 
 @dataclass
@@ -56,10 +58,18 @@ def check(user, team, document: dict) -> Checked:
         tasks = _tasks(config, version, found)
     if config.model:
         _check_model(config, team, found)
-    if why := why_impossible(alone(config.resources.cpus)):
-        found.refuse("/resources/cpus", f"{why}; ask for less or add a node", config.resources.cpus)
+    _check_place(config, team, found)
     pinned = None if found.errors else _pinned(config, version, found)
     return Checked(document, pinned, version, tasks, found.errors, found.warnings)
+
+
+def _check_place(config: EvaluationConfig, team, found: preflight.Findings) -> None:
+    asked = config.resources
+    if why := why_impossible(alone(asked.cpus, asked.node or "")):
+        at = "/resources/node" if asked.node else "/resources/cpus"
+        found.refuse(at, f"{why}; ask for less, or add a node", asked.node or asked.cpus)
+    if config.agent == WARMING and (why := warming.why_not_now([asked.node], team)):
+        found.refuse("/resources/node", why, asked.node)
 
 
 def _version(config: EvaluationConfig, team, found: preflight.Findings) -> BankVersion | None:
@@ -84,7 +94,7 @@ def _tasks(config: EvaluationConfig, version: BankVersion, found: preflight.Find
         return []
     chosen = rows.filter(key__in=keys)
     preflight_harbor.check_files(version, chosen, found)
-    if config.agent != ANCHORS:
+    if config.agent not in (ANCHORS, WARMING):
         preflight_harbor.check_verifiers(config.environment, chosen, found)
     if config.agent == "model":
         preflight_harbor.check_anchors(config.environment, version, found)
@@ -120,11 +130,18 @@ def _pinned(config: EvaluationConfig, version: BankVersion, found: preflight.Fin
 def launch(user, team, document: dict) -> Run:
     """Queue the evaluation that `document` describes. Raises InvalidDocument naming each field, PermissionDenied for viewers."""
     require(user, team, "run.launch")
-    checked = check(user, team, document)
-    if checked.errors:
-        raise InvalidDocument(checked.errors)
     with transaction.atomic():
+        if document.get("agent") == WARMING:
+            _lock_nodes()
+        checked = check(user, team, document)
+        if checked.errors:
+            raise InvalidDocument(checked.errors)
         return _queue(user, team, checked)
+
+
+def _lock_nodes() -> list[Node]:
+    """The ready nodes, held until the transaction ends: of two who want to warm one at once, the second sees the first's run."""
+    return list(Node.objects.select_for_update(no_key=True).filter(state=NodeState.READY).order_by("name"))
 
 
 def _queue(user, team, checked: Checked) -> Run:
@@ -141,7 +158,7 @@ def _queue(user, team, checked: Checked) -> Run:
         name=config.name,
         experiment=config.experiment or "",
         tags=config.tags,
-        method=config.agent if config.agent in (ANCHORS, REGRADE) else f"evaluate {config.agent_name}",
+        method=config.agent if config.agent in (ANCHORS, REGRADE, WARMING) else f"evaluate {config.agent_name}",
         model=_model_name(config)[:200],
         environment=config.environment.type,
         seed=config.seed,
@@ -191,3 +208,37 @@ def start_proving(user, version: BankVersion, backend: str = "docker", concurren
         run = _queue(user, version.bank.team, checked)
         record(user, "bank.prove", version, {"bank": version.bank.slug, "number": version.number, "run": str(run.pk)})
     return version
+
+
+@transaction.atomic
+def start_warming(user, version: BankVersion, backend: str = "docker") -> list[Run]:
+    """Queue nop over the version's tasks on every ready node, a run a node. Raises PermissionDenied, ValidationError."""
+    require(user, version.bank.team, "bank.warm")
+    anchors.require_repair(version)
+    if not anchors.countable(version).exists():
+        raise ValidationError({"version": f"{version}: no task can run; mend the findings and import again"})
+    nodes = _lock_nodes()
+    if not nodes:
+        raise ValidationError({"nodes": "no node is ready; start one, or take it back into service on the cluster page"})
+    if why := warming.why_not_now([node.name for node in nodes], version.bank.team):
+        raise ValidationError({"nodes": why})
+    runs = [_warm_one(user, version, node, backend) for node in nodes]
+    told = {"bank": version.bank.slug, "number": version.number, "nodes": [node.name for node in nodes]}
+    record(user, "bank.warm", version, told)
+    return runs
+
+
+def _warm_one(user, version: BankVersion, node: Node, backend: str) -> Run:
+    document = {
+        "kind": KIND,
+        "name": f"Warming of {node.name} for {version}"[:120],
+        "agent": WARMING,
+        "environment": {"type": "harbor", "bank": version.bank.slug, "version": version.digest}
+        | {"backend": backend, "max_concurrent_episodes": CONCURRENCY, "task_timeout_sec": None},
+        "selection": {"gpu_tasks": node.gpus > 0},
+        "resources": {"node": node.name},
+    }
+    checked = check(user, version.bank.team, document)
+    if checked.errors:
+        raise ValidationError({"nodes": f"node {node.name}: " + "; ".join(map(str, checked.errors))})
+    return _queue(user, version.bank.team, checked)

@@ -23,7 +23,7 @@ from controlplane.runs.changes import announce
 from controlplane.runs.models import Run
 from controlplane.runs.paths import run_folder
 from runner.contract.episode import EventKind
-from runner.contract.evaluation_config import KIND, REGRADE
+from runner.contract.evaluation_config import ANCHORS, KIND, REGRADE, WARMING
 from runner.contract.evaluation_results import error_class
 from runner.contract.events import InvalidBatch
 
@@ -62,7 +62,7 @@ def run_again(user, episode: Episode) -> Run:
             {"episode": "only an evaluation's episode is run again; evaluate a checkpoint of the run on its task instead"}
         )
     config = json.loads(bytes(episode.run.config))
-    agent = episode.facts.get("agent") if config["agent"] == "anchors" else config["agent"]
+    agent = episode.facts.get("agent") if config["agent"] in (ANCHORS, WARMING) else config["agent"]
     more = {"agent": agent, **{name: config[name] for name in ("model", "sampling", "seed", "resources")}}
     return launching.launch(user, episode.run.project.team, _document(episode, f"{episode.task} again"[:120], **more))
 

@@ -10,15 +10,15 @@ from controlplane.evals import statistics
 from controlplane.evals.models import Evaluation, Result
 from controlplane.evals.selectors import Comparison, paired_with_each
 from controlplane.runs.models import Run
-from runner.contract.evaluation_config import ANCHORS, KIND, REGRADE
+from runner.contract.evaluation_config import ANCHORS, KIND, REGRADE, WARMING
 from runner.contract.evaluation_results import Record, summarise
 
 SHOWN, COMPARED = 200, 10
 
 
 def evaluation_runs(user) -> QuerySet[Run]:
-    """Runs that evaluate, newest first; the proofs of banks are their banks' business, regrades their episodes'."""
-    runs = Run.objects.for_user(user).filter(kind=KIND).exclude(method__in=(ANCHORS, REGRADE))
+    """Runs that evaluate, newest first; proofs and warmings are their banks' business, regrades their episodes'."""
+    runs = Run.objects.for_user(user).filter(kind=KIND).exclude(method__in=(ANCHORS, REGRADE, WARMING))
     return runs.select_related("bank_version__bank", "owner", "project").defer("document").order_by("-created_at", "-id")
 
 

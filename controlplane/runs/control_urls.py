@@ -15,5 +15,6 @@ urlpatterns = [
     path("<int:attempt_id>/bank", control.bank, name="attempt-bank"),
     path("<int:attempt_id>/tasks/<str:digest>", node_views.task_files, name="attempt-task-files"),
     path("<int:attempt_id>/anchors", node_views.anchor_results, name="attempt-anchors"),
+    path("<int:attempt_id>/warmed", node_views.warmed_results, name="attempt-warmed"),
     path("<int:attempt_id>/regrades", regrading.regrade_results, name="attempt-regrades"),
 ]

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from controlplane.accounts.idempotency import KeyBusy, KeyReused, once
+from controlplane.accounts.idempotency import KeyBusy, KeyReused, form_token, once
 from controlplane.accounts.roles import require
 from controlplane.accounts.selectors import team_for
 from controlplane.api.rate_limit import limited_page
@@ -95,7 +95,7 @@ def _submit(request: HttpRequest) -> HttpResponse:
         status, run, replayed = once(
             request.user,
             "POST /launch",
-            _token(request),
+            form_token(request),
             _fingerprint(posted.document),
             lambda: (201, str(do_launch(request.user, team, posted.document, parent).pk)),
         )
@@ -107,13 +107,6 @@ def _submit(request: HttpRequest) -> HttpResponse:
     if replayed:
         messages.info(request, "This form was already submitted; here is its run.")
     return redirect(reverse("run", args=[run]))
-
-
-def _token(request: HttpRequest) -> str:
-    token = request.POST.get("token", "")
-    if not token.isalnum() or len(token) != 32:
-        raise BadRequest("the form's token is missing; reload the page")
-    return token
 
 
 def _fingerprint(document: dict) -> str:

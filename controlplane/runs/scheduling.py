@@ -60,7 +60,7 @@ def request_of(run: Run) -> Request:
 
 def bundles_of(run: Run) -> tuple[Bundle, ...]:
     asked = json.loads(bytes(run.config))["resources"]
-    return alone(asked["cpus"]) if run.is_evaluation else bundles(Resources.model_validate(asked))
+    return alone(asked["cpus"], asked.get("node") or "") if run.is_evaluation else bundles(Resources.model_validate(asked))
 
 
 def has_reservation(run: Run) -> bool:

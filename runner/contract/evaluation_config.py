@@ -1,7 +1,7 @@
 """EvaluationConfig: the only description of an evaluation in containers, as RunConfig is of a training run.
 
 An evaluation is a run like any other (queued, granted, claimed, stopped, resumed) whose driver trains nothing. `agent` says who acts: two
-agents that need no model, both of them to prove a bank's anchors, or the model through the environment's agent.
+agents that need no model, both of them to prove a bank's anchors, nop to warm a node, or the model through the environment's agent.
 """
 
 from typing import Annotated, Any, Literal
@@ -24,9 +24,10 @@ from runner.contract.run_config import (
     Tag,
     setting,
 )
+from runner.contract.warming import CONCURRENCY
 
 KIND = "evaluation"
-ANCHORS, REGRADE = "anchors", "regrade"
+ANCHORS, REGRADE, WARMING = "anchors", "regrade", "warming"
 
 
 class ServedModel(Document):
@@ -85,6 +86,7 @@ class EvaluationResources(Document):
 
     cpus: float = setting(1.0, "Processor share of the driver, which also runs the model.", gt=0, le=1024)
     threads: int = setting(1, "Torch threads of the model.", ge=1, le=256)
+    node: str | None = setting(None, "The node that it runs on; any that has room when left out.", min_length=1, max_length=120)
 
 
 class EvaluationConfig(Document):
@@ -97,8 +99,10 @@ class EvaluationConfig(Document):
     experiment: str | None = setting(None, "Groups runs that answer one question.", max_length=120)
     tags: list[Tag] = setting([], "Free labels.", max_length=20)
     seed: int = setting(0, "Seeds sampling and what each episode is shown.", ge=0, lt=2**31)
-    agent: Literal["anchors", "oracle", "nop", "model", "regrade"] = setting(
-        ..., "Who acts; `model` acts through environment.agent, and `regrade` nobody: saved deliveries are graded once more."
+    agent: Literal["anchors", "oracle", "nop", "model", "regrade", "warming"] = setting(
+        ...,
+        "Who acts; `model` acts through environment.agent, `regrade` nobody: saved deliveries are graded once more. `warming` is nop on "
+        "one node, and once more where set-up was slow.",
     )
     model: EvaluatedModel | None = setting(None, "Whose replies are scored; needed by agent `model` alone.")
     sampling: EvaluationSampling = EvaluationSampling()
@@ -126,6 +130,18 @@ class EvaluationConfig(Document):
             raise _at("saved", "names the episodes that agent 'regrade' grades, and goes with no other agent")
         return self
 
+    @model_validator(mode="after")
+    def _warming_is_of_one_node(self) -> "EvaluationConfig":
+        if self.agent != WARMING:
+            return self
+        if self.resources.node is None:
+            raise _at("resources/node", "agent 'warming' warms one node: say which")
+        if self.environment.max_concurrent_episodes > CONCURRENCY:
+            raise _at("environment/max_concurrent_episodes", f"more than {CONCURRENCY} at once while warming look like broken tasks")
+        if self.selection.samples != 1:
+            raise _at("selection/samples", "agent 'warming' runs each task once, and once more where it was slow")
+        return self
+
     @property
     def agent_name(self) -> str:
         """The agent as results name it."""
@@ -134,7 +150,7 @@ class EvaluationConfig(Document):
     @property
     def agents(self) -> tuple[str, ...]:
         """Who acts on each task, one after the other."""
-        return ("oracle", "nop") if self.agent == ANCHORS else (self.agent_name,)
+        return {ANCHORS: ("oracle", "nop"), WARMING: ("nop",)}.get(self.agent, (self.agent_name,))
 
 
 _SOURCE_KEYS = {"checkpoint": "checkpoint", "path": "path", "hub": "repo_id", "builtin": "name"}
@@ -160,7 +176,7 @@ def source_text(source: dict[str, Any]) -> str:
 
 
 def _at(field: str, message: str) -> PydanticCustomError:
-    return PydanticCustomError("cross_field", "{message}", {"message": message, "at": [field], "value": None})
+    return PydanticCustomError("cross_field", "{message}", {"message": message, "at": field.split("/"), "value": None})
 
 
 def parse_evaluation(document: dict[str, Any]) -> EvaluationConfig:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.agents.anchors import ANCHORS
@@ -14,11 +14,12 @@ from runner.agents.turn_loop import ModelAgent
 from runner.assignment import Assignment, Refused
 from runner.contract.atif import AgentTurn, Trajectory, write_trajectory
 from runner.contract.bank import Task
-from runner.contract.evaluation_config import REGRADE, EvaluationConfig
+from runner.contract.evaluation_config import REGRADE, WARMING, EvaluationConfig
+from runner.contract.warming import WarmedTask
 from runner.environments.base import Step
 from runner.environments.harbor import HarborEnvironment, instruction, make_agent
 from runner.environments.site import Site
-from runner.evaluation.trials import Ended, Trial, of_outcome, of_result
+from runner.evaluation.trials import Ended, Trial, of_outcome, of_result, warmed
 from runner.policies.base import Purpose, SamplingParams, token_seed
 from runner.reporting.live import LiveReporter
 from runner.rollouts.episodes import EpisodeOrder, Job, Outcome, Turn
@@ -26,6 +27,7 @@ from runner.rollouts.groups import environment_seed
 from runner.rollouts.turns import TurnLoop
 from runner.sandbox.agent import Agent
 from runner.sandbox.results import EpisodeResult
+from runner.sandbox.warming import WarmingRefused, warm_node
 
 Then = Callable[[Trial, Ended], None]
 
@@ -81,6 +83,26 @@ class SandboxActor:
         task = await asyncio.to_thread(self.stage.site.load, trial.payload)
         episode = trial.episode(self.stage.attempt)
         return await self.stage.site.runner.run(task, agent, episode=episode, attempt=self.stage.attempt)
+
+
+class WarmingActor(SandboxActor):
+    """nop over every task of this node, few at a time, then once more over what failed or was slow."""
+
+    async def run(self, trials: Iterable[Trial], starting: Callable[[Trial], None]) -> None:
+        """Raises Refused while another warming runs on the node, or when its engine is not well."""
+        site, settings = self.stage.site, self.stage.config.environment
+
+        async def play(trial: Trial, number: int) -> WarmedTask:
+            trial = replace(trial, sample=number - 1)
+            starting(trial)
+            ended = await self.play(trial)
+            self.stage.then(trial, ended)
+            return warmed(trial, ended)
+
+        try:
+            await warm_node(site.runner.node, site.jobs, list(trials), play, settings.max_concurrent_episodes)
+        except WarmingRefused as refused:
+            raise Refused(str(refused), "/resources/node", self.stage.config.resources.node) from None
 
 
 class RegradeActor(SandboxActor):
@@ -213,7 +235,7 @@ def make_actor(stage: Stage, assignment: Assignment, bank: bytes, tasks: dict[st
     """Raises Refused for a model that cannot be loaded as it was pinned."""
     config = stage.config
     if config.agent != "model":
-        return RegradeActor(stage) if config.agent == REGRADE else SandboxActor(stage)
+        return {REGRADE: RegradeActor, WARMING: WarmingActor}.get(config.agent, SandboxActor)(stage)
     if config.model.source.type == "served":
         return ServedActor(stage)
     from runner.models.loading import ModelError, resolve_model

@@ -7,6 +7,8 @@
         report episode and points  (the same events as in training)
     the summary, and for the anchors the word that no more results will come
 
+A warming goes over its node's tasks anew in each attempt: what counts is how long a set-up takes there now.
+
 A stop tears down what runs and leaves the lines that are written; the next attempt goes on from them.
 """
 
@@ -21,13 +23,13 @@ from runner.contract.anchors import AnchorResult
 from runner.contract.bank import InvalidBank, Task, read_bank
 from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.episode import EventKind
-from runner.contract.evaluation_config import ANCHORS, REGRADE, EvaluationConfig
+from runner.contract.evaluation_config import ANCHORS, REGRADE, WARMING, EvaluationConfig
 from runner.contract.evaluation_results import Record, mean, select, summarise
 from runner.environments.harbor import read_payload
 from runner.environments.site import Site, house_name, node_name
 from runner.evaluation.actors import Stage, make_actor
 from runner.evaluation.ledger import Ledger, ordered
-from runner.evaluation.trials import Ended, Trial, record
+from runner.evaluation.trials import Ended, Trial, record, warmed
 from runner.repair.cache import TaskCache, http_fetch
 from runner.reporting.control import Control, NoControl
 from runner.reporting.emitter import Emitter
@@ -48,12 +50,12 @@ class Harness:
         self.assignment, self.bank, self.control, self.emitter, self.vitals, self.stop = assignment, bank, control, emitter, vitals, stop
         self.config: EvaluationConfig = assignment.config
         self.proves, self.regrades = self.config.agent == ANCHORS, self.config.agent == REGRADE
-        self.evaluation = (
-            None if self.proves or self.regrades else str(uuid.uuid5(uuid.NAMESPACE_URL, f"assay:{assignment.run}/evaluation"))
-        )
+        self.warms = self.config.agent == WARMING
+        scores = not (self.proves or self.regrades or self.warms)
+        self.evaluation = str(uuid.uuid5(uuid.NAMESPACE_URL, f"assay:{assignment.run}/evaluation")) if scores else None
         self.tasks = self._select()
         self.trials = list(self._saved() if self.regrades else self._planned())
-        self.ledger = Ledger(assignment.storage / "evaluation")
+        self.ledger = Ledger((assignment.folder if self.warms else assignment.storage) / "evaluation")
 
     def _planned(self) -> Iterator[Trial]:
         for number, task in enumerate(self.tasks):
@@ -174,9 +176,12 @@ class Harness:
         self.emitter.episode_event(ended.episode, EventKind.FINISHED, 0, data, ended.finished)
         if ended.grade:
             self.emitter.episode_event(ended.episode, EventKind.GRADED, 0, _graded(ended), ended.finished)
-        if self.proves:
+        if self.warms:
+            self.control.warmed([warmed(trial, ended).model_dump(mode="json")])
+        if self.proves or (self.warms and ended.grade and ended.score is not None):
             self.control.anchors([self._anchor(trial, ended)])
-        self._progress()
+        if not (self.warms and trial.sample):  # the second pass over a task is no further progress
+            self._progress()
 
     def _anchor(self, trial: Trial, ended: Ended) -> dict[str, Any]:
         rewards = ended.evidence.get("rewards", {})
@@ -216,7 +221,7 @@ class Harness:
         self.ledger.summarise(summary)
         if self.proves:
             self.control.anchors([], finished=True)
-        elif not self.regrades:
+        elif self.evaluation:
             self.emitter.event("evaluation", self._done, self._document(records, summary))
         return "succeeded"
 

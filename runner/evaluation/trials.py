@@ -9,6 +9,7 @@ from runner.contract.bank import Task
 from runner.contract.evaluation_results import Record, error_class
 from runner.contract.repair import RepairPayload
 from runner.contract.termination import Termination
+from runner.contract.warming import WarmedTask
 from runner.environments.base import Grade
 from runner.environments.verdict import grade_of, seconds_by_phase
 from runner.rollouts.episodes import Outcome, Turn
@@ -125,6 +126,21 @@ def record(trial: Trial, ended: Ended) -> Record:
         "error_class": error_class(ended.error, str(ended.termination), graded),
         "regraded": bool(ended.evidence.get("regraded")),
     }
+
+
+def warmed(trial: Trial, ended: Ended) -> WarmedTask:
+    """How the task came through on a node that is being warmed; its sample is the pass, from 0."""
+    phases = ended.facts.get("phases", {})
+    return WarmedTask(
+        task=trial.task.key,
+        task_digest=trial.payload.task_digest,
+        env_setup_seconds=phases.get("env_setup", 0.0),
+        verifier_seconds=phases.get("verifier", 0.0),
+        termination=ended.termination,
+        reason=ended.error[:2000],
+        score=ended.score,
+        passes=trial.sample + 1,
+    )
 
 
 def _spoken(ended: Ended) -> Record:

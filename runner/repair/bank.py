@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,7 +17,7 @@ from runner.repair.layouts import Bank, Found
 from runner.repair.sources import BadSource, PinnedSource, env_source, folder_source
 from runner.repair.split import Stratum, split
 from runner.repair.task import Task, load, parse_json, read_text, section
-from runner.repair.validate import Context, bank_findings, findings_of, floors_of, menu_edit, resolved_line
+from runner.repair.validate import Context, bank_findings, check_floors_of, findings_of, floors_of, menu_edit, resolved_line
 
 LINES_FILES = ("factory/DEFECT_LINES.json", "authoring/DEFECT_LINES.json")
 Group = tuple[str, str, str]
@@ -145,8 +146,7 @@ def _payload(task: Task, context: Context, findings: list[Finding]) -> RepairPay
         hint_degraded=bool(hints) and location.line is None and len(location.files) == 1,
         menu=_menu(task),
         near_duplicate=str(manifest.facts.near_duplicate_cluster or ""),
-        facts=manifest.facts.model_dump(mode="json", exclude_defaults=True)
-        | ({"basis": kind.difficulty_basis} if kind.difficulty_basis else {}),
+        facts=_facts(task),
         findings=findings,
     )
 
@@ -156,6 +156,11 @@ def _hints(location: Location | None) -> dict[str, str]:
         return hint_texts(location)
     except HintTooLong:
         return {}
+
+
+def _facts(task: Task) -> dict[str, Any]:
+    told = {"basis": task.manifest.taxonomy.difficulty_basis, "floor_per_check": check_floors_of(task)}
+    return task.manifest.facts.model_dump(mode="json", exclude_defaults=True) | {name: value for name, value in told.items() if value}
 
 
 def _checks(task: Task) -> list[str]:

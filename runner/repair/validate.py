@@ -227,6 +227,15 @@ def floors_of(task: Task) -> tuple[float | None, float | None]:
     return native, task.manifest.facts.container_floor
 
 
+def check_floors_of(task: Task) -> dict[str, float]:
+    """What the straw scores at each check, named as verifiers report it; empty where it was not recorded, or the container's straw differs."""
+    native, container = floors_of(task)
+    if container is not None and (native is None or abs(native - container) > FLOOR_TOLERANCE):
+        return {}
+    recorded = {name: number(value) for name, value in section(task.provenance, "funnel", "floor_per_check").items()}
+    return {name.replace("-", "_"): value for name, value in recorded.items() if value is not None and 0 <= value <= 1}
+
+
 CHECKS: tuple[Callable[[Task, Context], Found], ...] = (
     *(name_of, instruction, taxonomy, images, agent_image),
     *(network, times, defect, archive, hints, floors),

@@ -82,6 +82,10 @@ class Control:
         """Hand over what anchor agents earned; `finished` says that no more will come."""
         self._outbox_put("anchors", {"results": results, "finished": finished})
 
+    def warmed(self, results: list[dict[str, Any]]) -> None:
+        """Hand over how tasks came through on the node that is being warmed."""
+        self._outbox_put("warmed", {"results": results})
+
     def regrades(self, results: list[dict[str, Any]]) -> None:
         """Hand over what saved episodes were graded once more."""
         self._outbox_put("regrades", {"results": results})
@@ -177,6 +181,9 @@ class NoControl:
         pass
 
     def anchors(self, results: list[dict[str, Any]], finished: bool = False) -> None:
+        pass
+
+    def warmed(self, results: list[dict[str, Any]]) -> None:
         pass
 
     def regrades(self, results: list[dict[str, Any]]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from runner.agents.anchors import Nop
+from runner.contract.warming import CONCURRENCY
 from runner.sandbox.base import Backend
 from runner.sandbox.docker_backend import DockerBackend
 from runner.sandbox.episode import EpisodeRunner
@@ -22,7 +23,7 @@ from runner.sandbox.node import Node
 from runner.sandbox.process_backend import ProcessBackend
 from runner.sandbox.reasons import SandboxFailure
 from runner.sandbox.task import SandboxTask, load_task
-from runner.sandbox.warming import CONCURRENCY, WARM_SECONDS, WarmingRefused, warm
+from runner.sandbox.warming import WarmingRefused, warm
 
 BACKENDS = {"docker": DockerBackend, "process": ProcessBackend}
 LABELS = {HOUSE: "warming", NODE: "local"}
@@ -68,7 +69,7 @@ async def _warm(backend: Backend, options: argparse.Namespace) -> int:
     async with Node(backend, shared, name=LABELS[NODE], slots=options.concurrency) as node:
         found = await warm(EpisodeRunner(node, out), tasks, Nop(), concurrency=options.concurrency)
     for task in found.tasks:
-        state = "warm" if task.warm else f"cold: {task.reason or f'over {WARM_SECONDS:.0f} s'}"
+        state = f"cold: {task.why_cold}" if task.why_cold else "warm"
         print(f"{task.env_setup_seconds:8.1f} s  {task.task}  {state}")
     print(f"{len(found.tasks) - len(found.cold)} of {len(found.tasks)} tasks warm after {found.seconds:.0f} s; see {out / 'warmth.json'}")
     return 0 if found.warm else 1

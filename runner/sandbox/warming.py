@@ -7,11 +7,12 @@ Every task's verifier runs too, so that a warm pass is also the nop half of the 
 import asyncio
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from runner.contract.termination import Termination
+from runner.contract.warming import CONCURRENCY, PASSES, WarmedTask
 from runner.sandbox.agent import Agent
 from runner.sandbox.episode import EpisodeRunner
 from runner.sandbox.locks import try_lock
@@ -20,9 +21,10 @@ from runner.sandbox.reasons import Reason
 from runner.sandbox.results import EpisodeResult, Phase
 from runner.sandbox.task import SandboxTask
 
-CONCURRENCY = 4
-WARM_SECONDS = 40.0
 LIST_SECONDS = 25.0
+
+T = TypeVar("T")
+Play = Callable[[T, int], Awaitable[WarmedTask]]
 
 
 class WarmingRefused(RuntimeError):
@@ -30,27 +32,8 @@ class WarmingRefused(RuntimeError):
 
 
 @dataclass(frozen=True)
-class WarmedTask:
-    """One task's last episode; seconds. `passes` counts how often it ran. A nop that scores is a broken verifier, not a cold cache."""
-
-    task: str
-    digest: str
-    env_setup_seconds: float
-    verifier_seconds: float
-    termination: Termination
-    reason: Reason | None
-    detail: str
-    score: float | None
-    passes: int
-
-    @property
-    def warm(self) -> bool:
-        return self.termination is Termination.FINISHED and self.score is not None and self.env_setup_seconds <= WARM_SECONDS
-
-
-@dataclass(frozen=True)
 class Warmth:
-    """What a pass over a node found."""
+    """What the passes over a node found."""
 
     node: str
     seconds: float
@@ -70,22 +53,32 @@ class Warmth:
 
 
 async def warm(runner: EpisodeRunner, tasks: Sequence[SandboxTask], nop: Agent, *, concurrency: int = CONCURRENCY) -> Warmth:
-    """Two passes over this node: all tasks, then what was not warm. Writes warmth.json beside the jobs.
+    """`warm_node` with episodes of `runner`. Raises WarmingRefused."""
 
-    Raises WarmingRefused while another pass runs on this node, or when its engine is not well.
+    async def play(task: SandboxTask, number: int) -> WarmedTask:
+        result = await runner.run(task, nop, episode=f"warm-{number}-{task.digest[:12]}", attempt="warming")
+        return _row(task, result, number)
+
+    return await warm_node(runner.node, runner.jobs, tasks, play, concurrency)
+
+
+async def warm_node(node: Node, jobs: Path, tasks: Sequence[T], play: Play[T], concurrency: int = CONCURRENCY) -> Warmth:
+    """Two passes over this node: all tasks, then what was not warm. `play` runs a task's episode; it is given the number of the pass.
+
+    Writes warmth.json beside the jobs. Raises WarmingRefused while another pass runs on this node, or when its engine is not well.
     """
-    node = runner.node
     held = try_lock(node.folder / "warming")
     if held is None:
         raise WarmingRefused(f"node {node.name}: another warming runs; wait for it, two at once look like broken tasks")
     try:
         await _require_well(node)
-        started = time.monotonic()
-        first = await _pass(runner, tasks, nop, concurrency, 1)
-        due = [task for task, seen in zip(tasks, first, strict=True) if not seen.warm]
-        again = {seen.digest: seen for seen in await _pass(runner, due, nop, concurrency, 2)}
-        found = Warmth(node.name, time.monotonic() - started, tuple(again.get(seen.digest, seen) for seen in first))
-        _write(runner.jobs / "warmth.json", found)
+        started, due = time.monotonic(), list(range(len(tasks)))
+        rows: dict[int, WarmedTask] = {}
+        for number in range(1, PASSES + 1):
+            rows |= await _pass({place: tasks[place] for place in due}, play, concurrency, number)
+            due = [place for place in due if not rows[place].warm]
+        found = Warmth(node.name, time.monotonic() - started, tuple(rows[place] for place in range(len(tasks))))
+        _write(jobs / "warmth.json", found)
         return found
     finally:
         held.release()
@@ -98,26 +91,27 @@ async def _require_well(node: Node) -> None:
         raise WarmingRefused(f"node {node.name}: {health.reason or Reason.DAEMON_WEDGED}: {detail}")
 
 
-async def _pass(runner: EpisodeRunner, tasks: Sequence[SandboxTask], nop: Agent, concurrency: int, number: int) -> list[WarmedTask]:
-    places = asyncio.Semaphore(concurrency)
+async def _pass(tasks: dict[int, T], play: Play[T], concurrency: int, number: int) -> dict[int, WarmedTask]:
+    places, found = asyncio.Semaphore(concurrency), {}
 
-    async def one(task: SandboxTask) -> WarmedTask:
+    async def one(place: int, task: T) -> None:
         async with places:
-            result = await runner.run(task, nop, episode=f"warm-{number}-{task.digest[:12]}", attempt="warming")
-            return _row(task, result, number)
+            found[place] = await play(task, number)
 
-    return list(await asyncio.gather(*(one(task) for task in tasks)))
+    async with asyncio.TaskGroup() as group:
+        for place, task in tasks.items():
+            group.create_task(one(place, task))
+    return found
 
 
 def _row(task: SandboxTask, result: EpisodeResult, passes: int) -> WarmedTask:
     return WarmedTask(
         task=task.name,
-        digest=task.digest,
+        task_digest=task.digest,
         env_setup_seconds=result.seconds(Phase.ENV_SETUP),
         verifier_seconds=result.seconds(Phase.VERIFIER),
         termination=result.termination,
-        reason=result.reason,
-        detail=result.detail,
+        reason=f"{result.reason}: {result.detail}"[:2000] if result.reason else "",
         score=result.score,
         passes=passes,
     )
@@ -125,6 +119,12 @@ def _row(task: SandboxTask, result: EpisodeResult, passes: int) -> WarmedTask:
 
 def _write(path: Path, found: Warmth) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    told = {
+        "node": found.node,
+        "seconds": found.seconds,
+        "warm": found.warm,
+        "tasks": [task.model_dump(mode="json") for task in found.tasks],
+    }
     part = path.with_suffix(".part")
-    part.write_text(json.dumps({**asdict(found), "warm": found.warm}, indent=1))
+    part.write_text(json.dumps(told, indent=1))
     part.replace(path)

@@ -1,10 +1,13 @@
 """The generator writes what the product would have written: a small filling, read back through the product."""
 
+from urllib.parse import urlencode
+
 import pytest
 
-from benchmarks.fill import LONG_SERIES, Sizes, column, fill
+from benchmarks.fill import LONG_SERIES, Sizes, column, fill, fill_conversations
+from benchmarks.transcript import FOUND, KINDS, words_of
 from controlplane.accounts.models import Project
-from controlplane.episodes.models import Episode
+from controlplane.episodes.models import Episode, Turn
 from controlplane.runs.models import Run
 from controlplane.telemetry.models import Point, Rollup
 from controlplane.telemetry.points import write_points
@@ -50,11 +53,26 @@ def test_its_charts_agree_with_its_points(filled):
 
 
 def test_every_page_of_it_opens(filled, owner):
-    for path in ("/runs", f"/runs/{filled.large}", f"/runs/{filled.episodes_run}/episodes?q=biology", f"/episodes/{filled.transcript}"):
+    for path in (
+        "/runs",
+        f"/runs/{filled.large}",
+        f"/runs/{filled.episodes_run}/episodes?search=biology",
+        f"/episodes/{filled.transcript}",
+    ):
         read(owner, path)
     read(owner, f"/compare?runs={','.join(map(str, filled.compared[:2]))}")
     answer = signed_in(owner).get(f"/api/v1/episodes/{filled.transcript}/tokens").json()
     assert answer["total"] == 300 and len(answer["text"]) == 300
+
+
+def test_its_conversations_are_found_by_every_kind_of_search(filled, owner):
+    run = filled.compared[-1]
+    fill_conversations(run, 800, 8)
+    assert Turn.objects.filter(episode__run=run).count() == 800
+    for said in words_of(run, 3):
+        for words in KINDS.values():
+            assert FOUND in read(owner, f"/runs/{run}/episodes?{urlencode({'search': words(*said)})}"), words(*said)
+    assert FOUND not in read(owner, f"/runs/{run}/episodes?search=zyzzyva")
 
 
 def test_a_missing_reward_is_missing_in_it_too(filled):

@@ -33,7 +33,7 @@ def test_medians_join_repetitions_key_by_key():
     assert medians(repetitions) == {"a": {"p95": 2.0}, "word": "w", "count": 3}
 
 
-@pytest.mark.parametrize("name", ["ingest", "query", "live", "list", "emit", "tokens", "pages"])
+@pytest.mark.parametrize("name", ["ingest", "query", "live", "list", "emit", "tokens", "pages", "transcript", "sandbox"])
 def test_every_benchmark_can_be_called_by_its_name(name):
     import importlib
 

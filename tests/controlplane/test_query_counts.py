@@ -14,7 +14,7 @@ from django.utils import timezone
 from controlplane.accounts.models import AuditEntry
 from controlplane.accounts.services import create_token
 from controlplane.alerts.models import Incident
-from controlplane.banks.models import AnchorCheck, Bank, BankImport, BankVersion, Task
+from controlplane.banks.models import AnchorCheck, Bank, BankImport, BankVersion, Task, WarmedTask
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.cluster.models import Grant, Node, Share
 from controlplane.episodes.models import Episode, Label, Turn
@@ -54,6 +54,7 @@ PAGES = {
     "bank": (LIST, lambda w: f"/banks/{w.bank.slug}"),
     "bank-version": (LIST, lambda w: f"/banks/{w.bank.slug}/1"),
     "bank-anchors": (LIST, lambda w: f"/banks/{w.repair.bank.slug}/1/anchors"),
+    "bank-warmth": (LIST, lambda w: f"/banks/{w.repair.bank.slug}/1/warmth"),
     "bank-import": (LIST, lambda w: f"/banks/imports/{w.bank_import.pk}"),
     "cluster": (LIST, lambda w: "/cluster"),
     "settings": (LIST, lambda w: "/settings"),
@@ -64,7 +65,7 @@ NO_PAGES = set(
     home health login login-link logout theme token-create token-revoke member-invite member-role member-remove
     runs-bulk view-save view-delete launch-check launch-fields launch-union launch-stages launch-text
     run-stop run-resume run-retry run-archive checkpoint-pin node-cordon episode-label bank-quarantine bank-prove bank-stop-proving
-    episode-regrade episode-again
+    bank-warm bank-stop-warming episode-regrade episode-again
     """.split()
 )
 
@@ -130,6 +131,9 @@ def _grow_house(world, index: int) -> None:
     Task.objects.create(version=world.version, key=f"task-{index}", split="train", domain=f"domain {index % 4}", payload={"question": "?"})
     mended = Task.objects.create(version=world.repair, key=f"demo/task-{index}", split="train", payload={"task_digest": f"{index}"})
     AnchorCheck.objects.create(task=mended, task_digest=f"{index}", agent="oracle", score=1.0)
+    about = {"document": {"resources": {"node": node.name}}, "kind": "evaluation", "method": "warming", "config": CONFIG}
+    warming = make_run(team, bank_version=world.repair, **about)
+    WarmedTask.objects.create(run=warming, task=mended, env_setup_seconds=50, verifier_seconds=1, termination="finished", score=0, passes=2)
     create_token(world.owner, team, f"token {index}", ["read"])
 
 

@@ -3,7 +3,7 @@
 from django.utils import timezone
 
 from controlplane.accounts.models import Team, User
-from controlplane.banks import anchors
+from controlplane.banks import anchors, warming
 from controlplane.episodes.services import record_events
 from controlplane.evals import launching
 from controlplane.evals.services import record_evaluation
@@ -11,6 +11,7 @@ from controlplane.runs.models import Run
 from controlplane.runs.paths import run_folder
 from runner.contract.anchors import AnchorResult
 from runner.contract.evaluation_results import summarise
+from runner.contract.warming import WarmedTask
 from tests.controlplane.banks.repair import repair_task, repair_version
 from tests.controlplane.factories import make_attempt, make_event
 
@@ -34,7 +35,22 @@ def repair(user: User, team: Team) -> dict[str, dict[str, str]]:
     episodes = _evaluate(evaluated, [task.key for task in tasks])
     waiting = launching.launch(user, team, {"name": "Nop on heat", "agent": "nop"})
     proof = anchors.proofs(version).get()
-    return {"runs": {"evaluated": str(evaluated.pk), "evaluating": str(waiting.pk), "proof": str(proof.pk)}, "episodes": episodes}
+    warmed = _warm(user, version, [task.key for task in tasks])
+    runs = {"evaluated": evaluated, "evaluating": waiting, "proof": proof, "warmed": warmed}
+    return {"runs": {name: str(run.pk) for name, run in runs.items()}, "episodes": episodes}
+
+
+def _warm(user: User, version, keys: list[str]) -> Run:
+    """`local` is cold for one task and was mended for another; the rest are under way."""
+    for run in launching.start_warming(user, version):
+        done = keys if run.document["resources"]["node"] == "local" else keys[:3]
+        told = {"verifier_seconds": 8.4, "termination": "finished", "score": 0.0}
+        slow = {keys[1]: {"env_setup_seconds": 18.5, "passes": 2}, keys[5]: {"env_setup_seconds": 75.2, "passes": 2}}
+        items = [{"task": key, "env_setup_seconds": 6.1 + place, **told, **slow.get(key, {})} for place, key in enumerate(done)]
+        warming.record_warmed(run, [WarmedTask.model_validate(item) for item in items])
+        ended = {"state": "succeeded", "ended_at": timezone.now()} if done is keys else {"state": "active"}
+        Run.objects.filter(pk=run.pk).update(step=len(done), started_at=timezone.now(), **ended)
+    return warming.warmings(version).filter(state="succeeded").get()
 
 
 def _prove(user: User, version, keys: list[str]) -> None:

@@ -199,6 +199,7 @@ VIEWS = [
     View("evaluation-result", at("/runs/{runs[evaluated]}/evaluation")),
     View("evaluation-waiting", at("/runs/{runs[evaluating]}/evaluation")),
     View("evaluation-proof", at("/runs/{runs[proof]}/evaluation")),
+    View("evaluation-warming", at("/runs/{runs[warmed]}/evaluation")),
     View("episode-container", at("/episodes/{episodes[repaired]}#grade")),
     View("episode-ungraded", at("/episodes/{episodes[ungraded]}#grade")),
     View("import-succeeded", at("/banks/imports/{imports[succeeded]}")),

@@ -33,6 +33,8 @@ SEMANTIC = {
     "GET /api/v1/banks/{bank}/versions/{number}/anchors": "only repair banks have them",
     "POST /api/v1/banks/{bank}/versions/{number}/anchors": "a result is of a task of the bank",
     "POST /api/v1/banks/{bank}/versions/{number}/anchors/start": "only repair banks have them",
+    "GET /api/v1/banks/{bank}/versions/{number}/warmth": "only repair banks have it",
+    "POST /api/v1/banks/{bank}/versions/{number}/warmth/start": "refused while one runs",
     "POST /api/v1/banks/{bank}/versions/{number}/quarantine": "the task must be one of the bank's",
     "POST /api/v1/banks/{bank}/versions/{number}/release": "the task must be one of the bank's",
     "PUT /api/v1/projects/{project_id}/alert-limits": "the rule must be one of ours, the limit one that it can have",

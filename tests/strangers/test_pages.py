@@ -87,11 +87,14 @@ PAGES: dict[str, Rule] = {
     "GET banks/{bank}/{number}/anchors": Rule(),
     "POST banks/{bank}/{number}/prove": Rule("member", fine=(*DONE, 422)),
     "POST banks/{bank}/{number}/stop": Rule("member", fine=DONE),
+    "GET banks/{bank}/{number}/warmth": Rule(),
+    "POST banks/{bank}/{number}/warm": Rule("member", fine=(*DONE, 422)),
+    "POST banks/{bank}/{number}/warm/stop": Rule("member", fine=DONE),
     "POST banks/{bank}/{number}/quarantine": Rule("member", {"task": "demo/a", "reason": "odd"}, fine=DONE),
     # evaluations in containers
     "GET evaluate": OWN,
     **{f"POST episodes/{{episode_id}}/{verb}": Rule("member", fine=DONE) for verb in ("regrade", "again")},
-    "POST evaluate": Rule("member", {"agent": "oracle", "bank": "none"}, outside="own", fine=(422,)),
+    "POST evaluate": Rule("member", {"agent": "oracle", "bank": "none", "token": "0" * 32}, outside="own", fine=(422,)),
     # episodes
     "GET episodes/{episode_id}": Rule(),
     "GET episodes/{episode_id}/turns": Rule(query="after=0"),
@@ -109,6 +112,7 @@ RUNNER: dict[str, Any] = {
     "POST api/ingest/{attempt_id}/exit": {"outcome": "dancing"},
     "POST api/ingest/{attempt_id}/checkpoints": {"checkpoint": "no uuid"},
     "POST api/ingest/{attempt_id}/anchors": {"results": "none"},
+    "POST api/ingest/{attempt_id}/warmed": {"results": "none"},
     "POST api/ingest/{attempt_id}/regrades": {"results": "none"},
     "GET api/ingest/{attempt_id}/bank": None,
     "GET api/ingest/{attempt_id}/tasks/{digest}": None,

@@ -74,6 +74,8 @@ RULES: dict[str, Rule] = {
     "GET banks/{bank}/versions/{number}/anchors": Rule(),
     "POST banks/{bank}/versions/{number}/anchors": Rule("member", {"results": []}),
     "POST banks/{bank}/versions/{number}/anchors/start": Rule("member"),
+    "GET banks/{bank}/versions/{number}/warmth": Rule(),
+    "POST banks/{bank}/versions/{number}/warmth/start": Rule("member"),
     "POST banks/{bank}/versions/{number}/quarantine": Rule("member", {"task": "demo/a", "reason": "odd"}),
     "POST banks/{bank}/versions/{number}/release": Rule("member", {"task": "demo/a"}),
     # runs

@@ -33,6 +33,12 @@ def test_checks_stand_beside_the_floor():
     assert found.floor == 0.35 and found.rewards == {"reward": 0.75, "floor": 0.35}
 
 
+def test_a_check_with_a_floor_of_its_own_is_held_against_that():
+    told = episode(rewards={"reward": 0.5, "floor": 0.35, "check_heat_32": 0.45, "check_heat_64": 0.2, "check_odd": 0.4})
+    found = container_facts(told, {"heat_32": 0.5, "heat_64": 0.1})
+    assert [(check.floor, check.is_above) for check in found.checks] == [(0.5, False), (0.1, True), (0.35, True)]
+
+
 def test_a_patch_is_told_line_by_line():
     found = container_facts(episode(patch="--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n c"))
     assert [kind for kind, _ in found.patch] == ["head", "head", "head", "remove", "add", "same"]

@@ -1,6 +1,8 @@
 """Evaluations in containers as they are read: files in the published layout, intervals, comparison under one protocol, and the pages."""
 
 import json
+import re
+from uuid import uuid4
 
 import pytest
 from django.urls import reverse
@@ -128,10 +130,14 @@ def test_a_stated_reason_stays_on_the_result(owner, team, client, version):
 
 
 # ---------------------------------------------------------------- the form
+def post_form(client, token="", **typed):
+    return client.post(reverse("evaluate"), {"token": token or uuid4().hex, "bank": "repair", "agent": "oracle", **typed})
+
+
 def test_the_form_launches_and_lists(owner, client, version, fresh_buckets):
     client.force_login(owner)
     assert "No evaluation yet" in client.get(reverse("evaluate")).content.decode()
-    answer = client.post(reverse("evaluate"), {"bank": "repair", "agent": "oracle", "per_family": "1", "split": "eval", "samples": "3"})
+    answer = post_form(client, per_family="1", split="eval", samples="3")
     run = Run.objects.get(kind="evaluation")
     assert answer.url == reverse("run-evaluation", args=[run.pk]) and run.total_steps == 3 and run.name == "oracle on repair"
     assert "oracle on repair" in client.get(reverse("evaluate")).content.decode()
@@ -154,7 +160,7 @@ def test_the_form_launches_and_lists(owner, client, version, fresh_buckets):
 )
 def test_what_was_typed_wrong_is_named_and_kept(owner, client, version, fresh_buckets, typed, pointer):
     client.force_login(owner)
-    answer = client.post(reverse("evaluate"), {"bank": "repair", **typed})
+    answer = post_form(client, **typed)
     page = answer.content.decode()
     assert answer.status_code == 422 and f"<code>{pointer}</code>" in page and not Run.objects.filter(kind="evaluation").exists()
 
@@ -183,4 +189,32 @@ def test_a_form_and_its_document_say_the_same():
 def test_a_viewer_sees_the_list_and_no_form(viewer, client, version, fresh_buckets):
     client.force_login(viewer)
     assert "Evaluate on repair tasks" not in client.get(reverse("evaluate")).content.decode()
-    assert client.post(reverse("evaluate"), {"bank": "repair", "agent": "oracle"}).status_code == 403
+    assert post_form(client).status_code == 403
+
+
+def test_a_form_that_is_sent_twice_makes_one_evaluation(owner, client, version, fresh_buckets):
+    client.force_login(owner)
+    token = re.search(r'name="token" value="(\w{32})"', client.get(reverse("evaluate")).content.decode())[1]
+    first, second = post_form(client, token), post_form(client, token)
+    run = Run.objects.get(kind="evaluation")
+    assert first.url == second.url == reverse("run-evaluation", args=[run.pk])
+    assert "This form was already submitted" in client.get(second.url).content.decode()
+    other = post_form(client, token, samples="2")
+    assert other.status_code == 409 and "already started an evaluation with other values" in other.content.decode()
+    assert client.post(reverse("evaluate"), {"bank": "repair", "agent": "oracle"}).status_code == 400, "without a token"
+    assert Run.objects.filter(kind="evaluation").count() == 1
+    assert post_form(client).status_code == 302 and Run.objects.filter(kind="evaluation").count() == 2
+
+
+def test_a_refused_form_keeps_its_token_free_for_the_corrected_one(owner, client, version, fresh_buckets):
+    client.force_login(owner)
+    token = uuid4().hex
+    assert post_form(client, token, bank="other").status_code == 422
+    assert post_form(client, token).status_code == 302 and Run.objects.filter(kind="evaluation").count() == 1
+
+
+def test_a_post_that_is_repeated_under_its_key_makes_one_evaluation(as_token, teammate, version):
+    caller, document = as_token(teammate, "submit"), {"kind": "evaluation", "name": "n", "agent": "oracle"}
+    answers = [caller.send("POST", "/evaluations", document, headers={"Idempotency-Key": "k1"}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201] and answers[0].json() == answers[1].json()
+    assert answers[1]["Idempotency-Replayed"] == "true" and Run.objects.filter(kind="evaluation").count() == 1

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from runner.evaluation.harness import Harness
 from runner.learning import checkpoints
 from runner.repair.cache import TaskCache
 from runner.reporting.heartbeat import StopRequest, Vitals
+from runner.sandbox.locks import try_lock
 from tests.runner.environments.toy_repair import FIX, TEST, make_task, numbered
 from tests.runner.sandbox.test_process_backend import why_not
 from tests.runner.tiny_models import save_tiny
@@ -24,7 +26,7 @@ class Heard:
     """Emitter and control of one attempt: remembers what it was told."""
 
     def __init__(self):
-        self.episodes, self.points, self.events, self.anchors_told, self.states = [], [], [], [], []
+        self.episodes, self.points, self.events, self.anchors_told, self.states, self.warmed_told = [], [], [], [], [], []
 
     def episode_event(self, episode, kind, ordinal, data, at=None):
         self.episodes.append((episode, str(kind), data))
@@ -43,6 +45,9 @@ class Heard:
 
     def anchors(self, results, finished=False):
         self.anchors_told += [*results, *(["finished"] if finished else [])]
+
+    def warmed(self, results):
+        self.warmed_told += results
 
     def regrades(self, results):
         self.regraded = results
@@ -245,3 +250,49 @@ def test_no_other_weights_stand_for_a_checkpoint(house, checkpoint):
     with pytest.raises(Refused, match="cannot be located"):
         harness.run()
     assert not heard.episodes
+
+
+# ---------------------------------------------------------------- warming
+WARMING = {"agent": "warming", "resources": {"node": "n1"}}
+
+
+def test_a_warming_tells_how_each_task_came_through_and_what_nop_earned(house):
+    harness, heard = house(**WARMING)
+    assert harness.run() == "succeeded"
+    [told] = heard.warmed_told
+    assert (told["task"], told["termination"], told["score"], told["passes"], told["reason"]) == (
+        "demo/heat-repair-sign",
+        "finished",
+        0.0,
+        1,
+        "",
+    )
+    assert 0 < told["env_setup_seconds"] < 40 and told["verifier_seconds"] > 0
+    assert [(item["agent"], item["score"]) for item in heard.anchors_told] == [("nop", 0.0)]
+    assert not heard.events and [step for step, _ in heard.points] == [1]
+    assert json.loads((harness.ledger.folder / "jobs" / "warmth.json").read_text())["warm"] is True
+
+
+def test_a_task_that_failed_is_warmed_once_more_and_is_no_further_progress(house):
+    harness, heard = house(test="#!/bin/sh\nexit 1\n", **WARMING)
+    assert harness.run() == "succeeded", "the node is cold, but the passes came to their end"
+    assert [(item["passes"], item["score"]) for item in heard.warmed_told] == [(1, None), (2, None)]
+    assert "reward" in heard.warmed_told[-1]["reason"] and heard.anchors_told == []
+    assert [step for step, _ in heard.points] == [1] and len({episode for episode, _, _ in heard.episodes}) == 2
+
+
+def test_the_next_attempt_warms_everything_anew(house):
+    assert house(**WARMING)[0].run() == "succeeded"
+    again, heard = house(attempt="2", **WARMING)
+    assert again.run() == "succeeded" and len(heard.warmed_told) == 1
+
+
+def test_a_second_warming_of_the_node_is_refused_while_one_runs(house):
+    harness, heard = house(**WARMING)
+    site = harness._site(SimpleNamespace(phase=None))
+    site.node_folder.mkdir(parents=True, exist_ok=True)
+    held = try_lock(site.node_folder / "warming")
+    with pytest.raises(Refused, match="another warming runs; wait for it") as refused:
+        harness.run()
+    assert refused.value.pointer == "/resources/node" and heard.warmed_told == []
+    held.release()

@@ -205,6 +205,17 @@ def test_the_record_says_what_the_task_is(compiled):
     assert task.checks == ["sum-8", "sum-16"] and task.files == 20 and task.bytes > 0
 
 
+def test_the_floor_of_each_check_is_kept_where_the_container_agrees(compiled, dense):
+    assert "floor_per_check" not in entries(compiled)[NAME].payload.facts
+    told = {"sum-8": 0.3, "sum-16": 0.1, "odd": "high", "beyond": 1.5}
+    edit_json(dense / "authoring" / "provenance.json", lambda it: it["funnel"].update(floor_per_check=told))
+    assert entries(compiled)[NAME].payload.facts["floor_per_check"] == {"sum_8": 0.3, "sum_16": 0.1}
+    edit(dense / "task.toml", ("[environment]", "[metadata.difficulty_facts]\ncontainer_floor = 0.0\n[environment]"))
+    assert "floor_per_check" not in entries(compiled)[NAME].payload.facts, (
+        "the container's straw crashed: the native floors say nothing there"
+    )
+
+
 def test_the_container_floor_counts_where_both_are_known(compiled, dense):
     edit(dense / "task.toml", ("[environment]", "[metadata.difficulty_facts]\ncontainer_floor = 0.0\n[environment]"))
     task = entries(compiled)[NAME].payload

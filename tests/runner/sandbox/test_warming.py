@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from runner.contract import warming
 from runner.contract.termination import Termination
-from runner.sandbox import warming
 from runner.sandbox.docker_backend import DockerBackend
 from runner.sandbox.episode import EpisodeRunner
 from runner.sandbox.images import tag_of
@@ -78,7 +78,7 @@ async def test_what_was_cold_or_failed_is_repaired_once(nodes, tasks, tmp_path, 
     runner = EpisodeRunner(nodes[0], tmp_path / "jobs", keep_images=False)
     found = await warm(runner, [*tasks, broken], Flaky())
     assert [task.passes for task in found.tasks] == [1, 2, 1, 2]
-    assert [task.task for task in found.cold] == ["demo/broken"] and found.cold[0].reason is Reason.REWARD_MISSING
+    assert [task.task for task in found.cold] == ["demo/broken"] and found.cold[0].reason.startswith(f"{Reason.REWARD_MISSING}: ")
     assert not found.warm
 
 

@@ -15,11 +15,13 @@ from runner.assignment import Assignment, Refused
 from runner.contract.atif import AgentTurn, Trajectory, write_trajectory
 from runner.contract.bank import Task
 from runner.contract.evaluation_config import REGRADE, EvaluationConfig
+from runner.contract.resources import TransformersEngine
 from runner.environments.base import Step
 from runner.environments.harbor import HarborEnvironment, instruction, make_agent
 from runner.environments.site import Site
 from runner.evaluation.trials import Ended, Trial, of_outcome, of_result
 from runner.policies.base import Purpose, SamplingParams, token_seed
+from runner.policies.factory import make_policy
 from runner.reporting.live import LiveReporter
 from runner.rollouts.episodes import EpisodeOrder, Job, Outcome, Turn
 from runner.rollouts.groups import environment_seed
@@ -164,11 +166,10 @@ class PolicyActor:
         import torch
 
         from runner.models.loading import load_tokenizer
-        from runner.policies.transformers import TransformersPolicy
 
         config = stage.config
         torch.set_num_threads(config.resources.threads)
-        policy = TransformersPolicy(folder, config.model, seed=config.seed)
+        policy = make_policy(TransformersEngine(), folder, config.model, seed=config.seed)
         self.stage, self.policy, self.tokenizer, self.tasks = stage, policy, load_tokenizer(folder), tasks
 
     async def run(self, trials: Iterable[Trial], starting: Callable[[Trial], None]) -> None:

@@ -18,7 +18,7 @@ from runner.contract.resources import VllmEngine
 from runner.contract.run_config import Model
 from runner.learning.weights import to_tensor
 from runner.models.loading import stop_token_ids
-from runner.policies.base import Generation, SamplingParams, Seed, Weights
+from runner.policies.base import Generation, SamplingParams, Seed, Weights, score_choices
 
 # All read when vllm is imported.
 _ENVIRONMENT = {
@@ -117,14 +117,7 @@ class VllmPolicy:
         return [np.array([np.nan, *output.prompt_logprobs.logprobs], np.float32) for output in outputs]
 
     def choice_logprobs(self, prompts: Sequence[Sequence[int]], candidates: Sequence[Sequence[Sequence[int]]]) -> list[np.ndarray]:
-        if not all(len(choice) for group in candidates for choice in group):
-            raise ValueError("candidates: an empty continuation has no log-prob; pass at least one token")
-        rows = [[*prompt, *choice] for prompt, group in zip(prompts, candidates, strict=True) for choice in group]
-        scores = iter(self.score(rows))
-        return [
-            np.array([next(scores)[len(prompt) :].sum() for _ in group], np.float32)
-            for prompt, group in zip(prompts, candidates, strict=True)
-        ]
+        return score_choices(self.score, prompts, candidates)
 
     def load_weights(self, weights: Weights) -> None:
         self.load_tensors([(name, to_tensor(array, weights.dtypes[name])) for name, array in weights.tensors.items()], weights.version)

@@ -12,7 +12,8 @@ from runner.policies.factory import engine_problems, make_policy
 from runner.policies.transformers import TransformersPolicy
 from tests.runner.tiny_models import save_tiny
 
-LENGTH = 64
+# What the tiny models were made for: the engine adds one.
+LENGTH = 256
 SETTINGS = VllmEngine(memory_fraction=0.08, max_sequences=16, max_batched_tokens=128)
 PROMPTS = [[1, 40, 41, 42], [1, 7], [1, 40, 41, 42], [1, 9, 8, 7, 6, 5, 4, 90, 91, 92, 93], [5]]
 SEEDS = [token_seed(3, 1, group, 0) for group in range(len(PROMPTS))]
@@ -123,11 +124,11 @@ def test_members_of_a_group_differ(policy):
 
 
 def test_a_prompt_that_was_seen_is_not_computed_again(policy):
-    prompt = [1, *range(10, 10 + 44)]
+    prompt = [1, *range(10, 10 + 200)]
     params = [policy._sampling(len(prompt), SamplingParams(max_new_tokens=1))]
     (first,) = policy._run([prompt], params)
     (second,) = policy._run([[*prompt, 7]], params)
-    assert first.num_cached_tokens == 0 and second.num_cached_tokens >= 16
+    assert first.num_cached_tokens == 0 and second.num_cached_tokens >= 128
     policy.engine.reset_prefix_cache()
     (third,) = policy._run([prompt], params)
     assert third.num_cached_tokens == 0
@@ -139,12 +140,12 @@ def test_a_response_ends_at_the_stop_token_or_where_the_context_does(policy):
     for one in said:
         ids = one.token_ids.tolist()
         assert 2 not in ids[:-1] and (ids[-1] == 2) == (one.finish_reason == "stop") and len(one.logprobs) == len(ids)
-    (last,) = policy.generate([list(range(3, 63))], SamplingParams(max_new_tokens=16), [(0,)])
+    (last,) = policy.generate([list(range(3, LENGTH - 1))], SamplingParams(max_new_tokens=16), [(0,)])
     assert len(last.token_ids) <= 4
 
 
 def test_what_cannot_be_done_is_refused_with_its_field(policy, folders):
-    with pytest.raises(ValueError, match="model.max_length: a prompt of 64 tokens"):
+    with pytest.raises(ValueError, match="model.max_length: a prompt of 256 tokens"):
         policy.generate([[3] * LENGTH], SamplingParams(), [(0,)])
     with pytest.raises(ValueError, match="seeds: 1 for 2 prompts"):
         policy.generate([[1], [2]], SamplingParams(), [(0,)])

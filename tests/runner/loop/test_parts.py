@@ -244,6 +244,22 @@ def test_workers_that_do_not_hold_the_weights_end_the_run(config, tmp_path, bank
     assert dispatcher.version == 0
 
 
+@pytest.mark.parametrize("makes_room", [True, False])
+def test_engines_that_make_room_sleep_from_the_first_step_learned_to_the_next_push(makes_room):
+    said = []
+    gang = gangs.Gang.__new__(gangs.Gang)
+    gang._makes_room, gang._asleep = makes_room, False
+    gang.every_worker, gang.wait = said.append, lambda reference: None
+    remote = {name: SimpleNamespace(remote=lambda *_, name=name: said.append(name)) for name in ("learn", "release")}
+    gang.learner = SimpleNamespace(**remote)
+    gang.wake()
+    gang.learn(1)
+    gang.learn(2)
+    gang.wake()
+    gang.wake()
+    assert said == (["sleep", "learn", "learn", "release", "wake"] if makes_room else ["learn", "learn"])
+
+
 # ---------------------------------------------------------------- checkpoints
 class Rows:
     def __init__(self):

@@ -15,7 +15,7 @@ class TransformersEngine(Document):
 
 
 class VllmEngine(Document):
-    """vLLM inside each rollout worker: far faster on GPUs; a batch repeats as a whole, its rows do not one by one."""
+    """vLLM inside each rollout worker, for GPUs: continuous batching; a batch repeats as a whole, its responses not one by one."""
 
     type: Literal["vllm"] = "vllm"
     memory_fraction: float = setting(

@@ -145,6 +145,12 @@ class LearnerActor(_Process):
         report = self.learner.learn(step, samples)
         return Learned(report.metrics, report.samples, report.skipped)
 
+    def release(self) -> None:
+        """Give memory of the GPU that is kept for later back to the driver."""
+        import torch
+
+        torch.cuda.empty_cache()
+
     def save(self, root: Path, extra: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
         """Folder and manifest of the checkpoint written."""
         written = self.learner.save(root, extra=extra)
@@ -200,7 +206,8 @@ class Gang:
     ):
         """`log` takes a level and a message; `unwanted` is asked while the models are made ready. Raises GangError."""
         self.assignment, self.components, self.log, self.unwanted = assignment, components, log, unwanted
-        self._ready = False
+        self._ready = self._asleep = False
+        self._makes_room = getattr(assignment.config.engine, "sleep_while_learning", False)
         self.device = "cuda" if assignment.config.resources.gpus else "cpu"
         self._replacements: Counter[int] = Counter()
         self.count = assignment.config.resources.rollout_workers
@@ -216,8 +223,18 @@ class Gang:
 
     # ------------------------------------------------------------ learner
     def learn(self, step: int, samples: Sequence[Sample] | None = None) -> Any:
-        """Start an optimizer step; `wait` for the reference gives a Learned."""
+        """Start an optimizer step; `wait` for the reference gives a Learned. Engines that make room for it sleep until `wake`."""
+        if self._makes_room and not self._asleep:
+            self.every_worker("sleep")
+            self._asleep = True
         return self.learner.learn.remote(step, samples)
+
+    def wake(self) -> None:
+        """Bring back the engines that sleep."""
+        if self._asleep:
+            self.wait(self.learner.release.remote())
+            self.every_worker("wake")
+            self._asleep = False
 
     def ask_learner(self, method: str, *arguments) -> Any:
         """Start another call of the learner; returns a reference for `wait`."""

@@ -1,6 +1,7 @@
 """What is checked on the node before the first step. Each refusal names the field, the value and the remedy."""
 
 import json
+import math
 import os
 import shutil
 import struct
@@ -9,7 +10,7 @@ from typing import Sequence
 
 import psutil
 
-from runner.assignment import Assignment, Bank, Refused
+from runner.assignment import Assignment, Bank, Bundle, Refused
 from runner.contract.run_config import RunConfig
 from runner.gang import Gang
 from runner.rollouts.workflow import seeded_order
@@ -111,6 +112,26 @@ def check_engines(gang: Gang, bank: Bank, config: RunConfig) -> None:
     if problems:
         field = "backend" if config.environment.type == "harbor" else "max_concurrent_episodes"
         raise Refused("; ".join(problems), f"/environment/{field}", getattr(config.environment, field))
+
+
+def check_generation(gang: Gang, assignment: Assignment) -> None:
+    """Every worker's node has the engine, built for the run's device, and memory for it. Raises Refused."""
+    engine = assignment.config.engine
+    if engine.type == "transformers":
+        return
+    workers = [bundle for bundle in assignment.grant if bundle.bundle.startswith("worker-")]
+    asked = [(gang.device, _sharing(worker, workers)) for worker in workers]
+    for worker, problems in zip(workers, gang.scatter("engine_problems", asked), strict=True):
+        for field, problem in problems:
+            raise Refused(f"{worker.bundle}: {problem}", f"/engine/{field}", getattr(engine, field))
+
+
+def _sharing(worker: Bundle, workers: Sequence[Bundle]) -> int:
+    """Engines that take their memory where `worker` does: on its GPU, or on its node."""
+    if worker.gpus >= 1:
+        return 1
+    beside = sum(other.node_resource == worker.node_resource for other in workers)
+    return min(beside, math.floor(1 / worker.gpus + 1e-6)) if worker.gpus else beside
 
 
 def check_lengths(gang: Gang, bank: Bank, config: RunConfig) -> None:

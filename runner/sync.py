@@ -28,7 +28,11 @@ class WeightSync:
         self._probe: list[list[int]] = []
 
     def push(self, version: int) -> float:
-        """Bring every worker to `version` and return the probe's difference; nothing to do when they are there. Raises WeightSyncError."""
+        """Bring every worker to `version` and return the probe's difference; nothing to do when they are there. Raises WeightSyncError.
+
+        Engines that slept while the learner learned are awake afterwards.
+        """
+        self.gang.wake()
         if version == self.version:
             return 0.0
         if not self._probe:

@@ -21,6 +21,9 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--name", help="what it is called (default: made from agent and bank)")
     sub.add_argument("--model", help="terminal, menu: checkpoint:ID, path:/folder, hub:owner/name, builtin:NAME, or a served model's name")
     sub.add_argument("--url", help="address of a served model, ending in /v1")
+    sub.add_argument(
+        "--tokenizer", metavar="FOLDER", help="of a served model, on the nodes: token ids are sent, as in training, not messages"
+    )
     sub.add_argument("--max-length", type=int, default=None, help="tokens of prompt and reply together")
     sub.add_argument("--max-new-tokens", type=int, default=None, help="response cap")
     sub.add_argument("--temperature", type=float, default=None, help="0 is greedy (default 1)")
@@ -90,13 +93,15 @@ def document_of(options) -> dict[str, Any]:
         "sampling": _given(temperature=options.temperature, max_new_tokens=options.max_new_tokens),
     }
     if options.model or by_model:
-        document["model"] = {"source": _source(options.model, options.url), **_given(max_length=options.max_length)}
+        document["model"] = {"source": _source(options.model, options.url, options.tokenizer), **_given(max_length=options.max_length)}
     return document
 
 
-def _source(model: str | None, url: str | None) -> dict[str, str]:
+def _source(model: str | None, url: str | None, tokenizer: str | None) -> dict[str, str]:
+    if tokenizer and not url:
+        raise ClientError(f"assay: --tokenizer {tokenizer} goes with a served model; give its address as --url too")
     try:
-        return source_of(model or "", url or "")
+        return source_of(model or "", url or "", tokenizer or "")
     except ValueError as error:
         raise ClientError(f"assay: --model {model or 'is missing'}: {error}") from None
 

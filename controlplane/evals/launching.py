@@ -20,7 +20,7 @@ from controlplane.runs.models import Run
 from controlplane.runs.recipes import recipe_of_bytes
 from controlplane.runs.services import nudge, project_for
 from runner.contract.canonical import canonical_bytes, digest
-from runner.contract.evaluation_config import ANCHORS, KIND, REGRADE, WARMING, EvaluationConfig, parse_evaluation
+from runner.contract.evaluation_config import ANCHORS, KIND, REGRADE, SERVED, WARMING, EvaluationConfig, parse_evaluation
 from runner.contract.evaluation_results import select
 from runner.contract.parse import FieldError, InvalidDocument
 from runner.contract.states import RunState
@@ -104,7 +104,7 @@ def _tasks(config: EvaluationConfig, version: BankVersion, found: preflight.Find
 
 def _check_model(config: EvaluationConfig, team, found: preflight.Findings) -> None:
     source = config.model.source
-    if source.type == "served":
+    if source.type in SERVED:
         return
     preflight.check_model(config, team, found)
     if source.type != "checkpoint":
@@ -176,7 +176,7 @@ def _model_name(config: EvaluationConfig) -> str:
     if config.model is None:
         return "none"
     source = config.model.source
-    names = {"builtin": "name", "path": "path", "hub": "repo_id", "checkpoint": "checkpoint", "served": "name"}
+    names = {"builtin": "name", "path": "path", "hub": "repo_id", "checkpoint": "checkpoint", "served": "name", "endpoint": "name"}
     return getattr(source, names[source.type])
 
 

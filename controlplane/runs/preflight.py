@@ -56,6 +56,7 @@ def instant(config: RunConfig, team) -> Findings:
     check_model(config, team, found)
     check_lineage(config, found)
     check_capacity(config, found)
+    check_engine(config, found)
     if found.facts:
         check_sizes(config, found)
     return found
@@ -248,6 +249,21 @@ def check_capacity(config: RunConfig, found: Findings) -> None:
     if why := cluster.why_impossible(forecast.bundles(config.resources)):
         what = "gpus" if "GPU" in why else "rollout_workers"
         found.refuse(f"/resources/{what}", f"{why}; ask for less or add a node", getattr(config.resources, what))
+
+
+def check_engine(config: RunConfig, found: Findings) -> None:
+    """GPUs are granted whole: an engine on them needs one of its own. Whether nodes have the engine, the node preflight asks them."""
+    asked = config.resources
+    if config.engine.type == "transformers" or not asked.gpus:
+        return
+    least = asked.rollout_workers + 1
+    if asked.gpus < least:
+        workers = f"{asked.rollout_workers} worker{'s' * (asked.rollout_workers > 1)}"
+        told = f"{asked.gpus} for {workers} and the learner leaves a worker without one, and {config.engine.type} needs one in each"
+        found.refuse("/resources/gpus", f"{told}; ask for {least}, or for fewer workers, or choose engine transformers", asked.gpus)
+    elif config.engine.sleep_while_learning:
+        told = "frees memory that nobody uses: the learner has a GPU of its own; turn it off to save the time it takes"
+        found.warn("/engine/sleep_while_learning", told, True)
 
 
 def check_sizes(config: RunConfig, found: Findings) -> None:

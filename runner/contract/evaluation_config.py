@@ -38,7 +38,21 @@ class ServedModel(Document):
     url: str = setting(..., "Address ending in /v1.", pattern=r"^https?://[^\s/]+(/\S*)?$", max_length=1000)
 
 
-EvaluatedSource = Annotated[BuiltinModel | LocalModel | HubModel | CheckpointModel | ServedModel, Field(discriminator="type")]
+class EndpointModel(Document):
+    """The same, acted with token by token: prompts are made here, by the model's own tokenizer, as in training."""
+
+    type: Literal["endpoint"] = "endpoint"
+    name: str = setting(..., "Name that the server knows the model by.", min_length=1, max_length=200)
+    url: str = setting(..., "Address ending in /v1.", pattern=r"^https?://[^\s/]+(/\S*)?$", max_length=1000)
+    tokenizer: str = setting(..., "Absolute path, on the nodes, of a folder with the model's tokenizer.", pattern=r"^/", max_length=1000)
+
+
+SERVED = ("served", "endpoint")
+"""Sources whose weights are a server's own: nothing here can pin them."""
+
+EvaluatedSource = Annotated[
+    BuiltinModel | LocalModel | HubModel | CheckpointModel | ServedModel | EndpointModel, Field(discriminator="type")
+]
 
 
 class EvaluatedModel(Document):
@@ -156,11 +170,14 @@ class EvaluationConfig(Document):
 _SOURCE_KEYS = {"checkpoint": "checkpoint", "path": "path", "hub": "repo_id", "builtin": "name"}
 
 
-def source_of(model: str, url: str = "") -> dict[str, str]:
+def source_of(model: str, url: str = "", tokenizer: str = "") -> dict[str, str]:
     """The model source that a person means by `checkpoint:ID`, `path:/folder`, `hub:owner/name`, `builtin:NAME`, or a name at `url`.
 
-    Raises ValueError: nothing is guessed, so that no base model ever stands for a checkpoint.
+    With the folder of its `tokenizer` the server is sent tokens, else messages. Raises ValueError: nothing is guessed, so that no base model
+    ever stands for a checkpoint.
     """
+    if url and tokenizer:
+        return {"type": "endpoint", "name": model, "url": url, "tokenizer": tokenizer}
     if url:
         return {"type": "served", "name": model, "url": url}
     kind, _, rest = model.partition(":")
@@ -172,7 +189,7 @@ def source_of(model: str, url: str = "") -> dict[str, str]:
 def source_text(source: dict[str, Any]) -> str:
     """What `source_of` reads as this source."""
     kind = source["type"]
-    return source["name"] if kind == "served" else f"{kind}:{source[_SOURCE_KEYS[kind]]}"
+    return source["name"] if kind in SERVED else f"{kind}:{source[_SOURCE_KEYS[kind]]}"
 
 
 def _at(field: str, message: str) -> PydanticCustomError:

@@ -8,26 +8,28 @@ variant; an absent key means its default. Presentation hints for the form travel
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from runner.contract.canonical import Document
-from runner.contract.scienceworld import check_simplification, kind_of
+
+# Every part of a run's document is imported from here, wherever it is written down.
+from runner.contract.environment_config import (  # noqa: F401
+    ClippedFailure,
+    Environment,
+    FixedFailure,
+    HarborEnvironment,
+    MenuAgent,
+    QuizEnvironment,
+    RawFailure,
+    ScienceWorldEnvironment,
+    SciKnowEvalEnvironment,
+    TerminalAgent,
+)
+from runner.contract.resources import Engine, Resources, TransformersEngine, VllmEngine
+from runner.contract.setting import SLUG, at_field, setting
 
 SCHEMA_VERSION = 1
-SLUG = r"^[a-z0-9][a-z0-9._-]{0,49}$"
 Tag = Annotated[str, Field(min_length=1, max_length=60)]
-
-
-def setting(default: Any, help: str, *, level: str = "basic", group: str = "", unit: str = "", **limits) -> Any:
-    """A field with its one-line help and its place on the form."""
-    extra = {"level": level, **({"group": group} if group else {}), **({"unit": unit} if unit else {})}
-    return Field(default, description=help, json_schema_extra=extra, **limits)
-
-
-def _at(path: list, value: Any, message: str) -> PydanticCustomError:
-    """An error of the field at `path` below, which only its neighbours make one."""
-    return PydanticCustomError("cross_field", "{message}", {"message": message, "at": path, "value": value})
 
 
 # ---------------------------------------------------------------- model
@@ -43,7 +45,9 @@ class LocalModel(Document):
     """A Hugging Face model folder on the nodes."""
 
     type: Literal["path"] = "path"
-    path: str = setting(..., "Absolute path of a folder with config.json, tokenizer and safetensors weights.", min_length=1, max_length=1000)
+    path: str = setting(
+        ..., "Absolute path of a folder with config.json, tokenizer and safetensors weights.", min_length=1, max_length=1000
+    )
     revision: str | None = setting(None, "Content hash, pinned when the run is queued.", level="advanced")
 
     @field_validator("path")
@@ -101,175 +105,7 @@ class Model(Document):
     max_length: int = setting(512, "Prompt plus response; longer samples are refused.", ge=16, le=1_048_576, unit="tokens")
 
 
-# ---------------------------------------------------------------- environment
-class BankEnvironment(Document):
-    """Which tasks of which bank: shared by all environments."""
-
-    bank: str = setting(..., "Task bank to draw from.", pattern=SLUG)
-    version: str | None = setting(None, "Digest of the bank version; the newest one is pinned when the run is queued.", level="advanced")
-    train_split: str = setting("train", "Split that episodes are trained on.", level="advanced")
-    eval_split: str = setting("eval", "Held-out split; its answers are never trained on.", level="advanced")
-    domains: list[str] = setting([], "Keep only these domains; empty keeps all.")
-    levels: list[str] = setting([], "Keep only these levels; empty keeps all.", level="advanced")
-    train_limit: int | None = setting(None, "Use only the first n training tasks of the seeded order.", level="advanced", ge=1, le=2**31)
-
-
-class QuizEnvironment(BankEnvironment):
-    """Bundled science quiz: four domains, questions generated from facts and formulas."""
-
-    type: Literal["quiz"] = "quiz"
-    bank: str = setting("quiz", "Task bank to draw from.", pattern=SLUG)
-
-
-class SciKnowEvalEnvironment(BankEnvironment):
-    """SciKnowEval multiple-choice questions, imported by the user."""
-
-    type: Literal["sciknoweval"] = "sciknoweval"
-    bank: str = setting("sciknoweval", "Task bank to draw from.", pattern=SLUG)
-
-
-class MenuAgent(Document):
-    """Chooses a file, then one of its edits, sees build and checks, keeps or revises: numbered options, shuffled anew each episode."""
-
-    type: Literal["menu"] = "menu"
-    max_turns: int = setting(4, "Replies at most; the edit of the last one is kept.", ge=2, le=4, unit="turns")
-    max_edits: int = setting(4, "Edits offered of each file; the one that repairs it is always among them.", ge=2, le=50, level="advanced")
-    max_observation_bytes: int = setting(
-        600, "Bytes of build and check output that are shown; head and tail are kept.", ge=100, le=100_000, level="advanced", unit="bytes"
-    )
-
-
-class TerminalAgent(Document):
-    """Types keystrokes into a terminal in the container, one JSON object a turn."""
-
-    type: Literal["terminal"] = "terminal"
-    max_turns: int = setting(50, "Replies at most; turns and context are spent together.", ge=1, le=1000, unit="turns")
-    max_observation_bytes: int = setting(
-        4096, "Bytes of terminal output that are shown a turn; head and tail are kept.", ge=256, le=1_000_000, unit="bytes"
-    )
-    context_margin: int = setting(
-        8192, "Tokens kept free: prompts may use model.max_length less this, and at least 1,024.", ge=0, le=1_048_576, level="advanced", unit="tokens"
-    )
-    length_retries: int = setting(
-        3, "How often in a row a reply may be cut at the response cap before the episode ends.", ge=0, le=20, level="advanced"
-    )
-    thinking: Literal["multi_thinking", "disable_thinking"] = setting(
-        "multi_thinking", "Keep thinking in the history (needs a template that accumulates), or ask the template for none.", level="advanced"
-    )
-    summarise: bool = setting(
-        False, "When the context is nearly full, go on from a summary instead of ending; it rewrites history, so the sequence forks.", level="advanced"
-    )
-
-
-RepairAgent = Annotated[MenuAgent | TerminalAgent, Field(discriminator="type")]
-
-
-class HarborEnvironment(BankEnvironment):
-    """Repair of scientific code in containers: an agent's container, and a separate verifier without network."""
-
-    type: Literal["harbor"] = "harbor"
-    bank: str = setting("repair", "Task bank to draw from; its domains are codes, its levels are tiers.", pattern=SLUG)
-    families: list[str] = setting([], "Keep only these defect families; empty keeps all.", level="advanced")
-    hint_level: Literal["L1", "L2", "L3"] = setting("L1", "L1 names file and line of the defect, L2 the file, L3 nothing.")
-    agent: RepairAgent = setting(MenuAgent(), "Who acts inside the container.")
-    backend: Literal["docker", "process"] = setting(
-        "docker", "Containers, or plain processes on a laptop without Docker: weaker isolation, marked wherever it was used."
-    )
-    max_concurrent_episodes: int = setting(4, "Episodes under way at once, on each rollout worker.", ge=1, le=64)
-    task_timeout_sec: int | None = setting(2700, "Wall seconds of the agent; null takes the task's own.", ge=1, le=86_400, unit="s")
-    verifier_timeout_sec: int = setting(900, "Wall seconds of the verifier; not below the task's own.", ge=1, le=86_400, unit="s")
-    build_timeout_multiplier: float = setting(2.0, "Times each task's own limit for building its images.", gt=0, le=100, level="advanced")
-    memory_mb_override: int | None = setting(None, "Memory of the agent's container; null takes the task's.", ge=64, le=1_048_576, level="advanced", unit="MB")
-    verifier_memory_mb_override: int | None = setting(
-        None, "Memory of the verifier's container; null takes the task's.", ge=64, le=1_048_576, level="advanced", unit="MB"
-    )
-    network: Literal["closed", "public"] = setting(
-        "closed", "Closed also where a task allows some hosts; public lets the agent fetch the answer, and is shown in red.", level="advanced"
-    )
-    regrade: bool = setting(True, "Verify once more, from the saved files, when the verifier gave no reward.", level="advanced")
-    unproven_reason: str | None = setting(
-        None, "Why this run may use a bank whose anchors are not proven; stays visible on the run.", min_length=1, max_length=400, level="advanced"
-    )
-    verifier_fault_rate: float = setting(
-        0.0, "Share of episodes whose verifier is made to fail: a drill for the handling of missing rewards.", ge=0, le=1, level="advanced"
-    )
-
-
-class RawFailure(Document):
-    """A failed task costs what the simulator takes: its score falls to -100, so the step's reward is -10 less what was earned."""
-
-    type: Literal["raw"] = "raw"
-
-
-class ClippedFailure(Document):
-    """The failing step earns 0."""
-
-    type: Literal["clip0"] = "clip0"
-
-
-class FixedFailure(Document):
-    """The failing step costs a fixed amount."""
-
-    type: Literal["fixed"] = "fixed"
-    penalty: float = setting(1.0, "Taken off at the failing step; a solved episode earns at most 10.", ge=0, le=100)
-
-
-FailureReward = Annotated[RawFailure | ClippedFailure | FixedFailure, Field(discriminator="type")]
-
-
-class ScienceWorldEnvironment(BankEnvironment):
-    """A text laboratory of thirty elementary science tasks; each episode acts in a simulator of its own (Java)."""
-
-    type: Literal["scienceworld"] = "scienceworld"
-    bank: str = setting("scienceworld", "Task bank to draw from; its domains are topics, its levels are task ids such as 4-2.", pattern=SLUG)
-    eval_split: str = setting("dev", "Held-out split; its gold is never trained on.", level="advanced")
-    eval_tasks: Literal["all", "dev140"] = setting("all", "Evaluate on the whole split, or on the 140 fixed episodes of the dev split.")
-    simplification: str = setting(
-        "easy", "easy, or some of the five names with commas and no blanks; it changes text, actions and scores.", max_length=120
-    )
-    max_actions: int = setting(100, "Actions an episode may take; every reply counts as one.", ge=1, le=10_000, unit="actions")
-    context: Literal["turn", "episode"] = setting(
-        "turn", "turn: every prompt stands alone and tells the last actions; episode: one conversation that grows."
-    )
-    history_length: int = setting(2, "Past observations and actions that a turn's prompt tells.", ge=0, le=100, level="advanced")
-    hints: Literal["full", "objects", "none"] = setting("full", "What a prompt lists: action patterns and objects in sight, the objects, or nothing.")
-    ambiguity: Literal["model", "auto_first"] = setting(
-        "model", "Who answers when a name fits several objects: the model, with a number, or the first reading is taken.", level="advanced"
-    )
-    failure_reward: FailureReward = setting(RawFailure(), "What a failed task costs; it changes every curve.", level="advanced")
-    check_listed: bool = setting(
-        False, "Also tell whether each action was in the simulator's list of valid ones; a step takes several times as long.", level="advanced"
-    )
-    max_concurrent_episodes: int = setting(4, "Simulators of each rollout worker, 0.46 GB each; fewer where memory is short.", ge=1, le=256)
-    heap_mb: int = setting(256, "Java heap of a simulator; 128 is too little for task 3-3.", ge=64, le=65_536, level="advanced", unit="MB")
-    recycle_episodes: int = setting(500, "Episodes after which a simulator is replaced by a fresh one.", ge=1, le=1_000_000, level="advanced")
-    boot_timeout_sec: float = setting(120.0, "Until a simulator must have started.", gt=0, le=3600, level="advanced", unit="s")
-    load_timeout_sec: float = setting(60.0, "Until a task must have been loaded.", gt=0, le=3600, level="advanced", unit="s")
-    step_timeout_sec: float = setting(30.0, "Until an action must have been answered; the simulator is ended then.", gt=0, le=3600, level="advanced", unit="s")
-    gold_timeout_sec: float = setting(120.0, "Until the oracle's path must have been made.", gt=0, le=3600, level="advanced", unit="s")
-
-    @field_validator("eval_tasks")
-    @classmethod
-    def _of_the_split(cls, eval_tasks: str, info: ValidationInfo) -> str:
-        split = info.data.get("eval_split")
-        if eval_tasks != "all" and split != "dev":
-            raise ValueError(f"{eval_tasks} is a list of the dev split, not of {split}; choose all")
-        return eval_tasks
-
-    @field_validator("simplification")
-    @classmethod
-    def _understood(cls, text: str) -> str:
-        return check_simplification(text)
-
-    @field_validator("levels")
-    @classmethod
-    def _known_tasks(cls, levels: list[str]) -> list[str]:
-        return [kind_of(level).id for level in levels]
-
-
-Environment = Annotated[QuizEnvironment | SciKnowEvalEnvironment | HarborEnvironment | ScienceWorldEnvironment, Field(discriminator="type")]
-
-
+# ---------------------------------------------------------------- sampling
 class Sampling(Document):
     """How the student generates."""
 
@@ -298,7 +134,9 @@ class SftStage(Document):
     type: Literal["sft"] = "sft"
     steps: int = setting(100, "Optimizer steps.", ge=1, le=10_000_000, unit="steps")
     batch_size: int = setting(64, "Demonstrations per optimizer step.", ge=1, le=1_000_000)
-    micro_batch_tokens: int = setting(8192, "Packed tokens per forward pass; bounds memory.", ge=64, le=2**26, level="advanced", unit="tokens")
+    micro_batch_tokens: int = setting(
+        8192, "Packed tokens per forward pass; bounds memory.", ge=64, le=2**26, level="advanced", unit="tokens"
+    )
     kinds: list[str] = setting([], "Kinds of demonstrations to use; empty uses all.", level="advanced")
     gate: Literal["off", "warn", "stop"] = setting(
         "warn", "When held-out success after this stage is 0 and another stage follows: go on, say so, or stop until the run is resumed."
@@ -313,7 +151,9 @@ class ClippedLoss(Document):
     clip_low: float = setting(0.2, "Lower bound is 1 − this.", gt=0, lt=1)
     clip_high: float = setting(0.2, "Upper bound is 1 + this.", gt=0, le=10)
     dual_clip: float | None = setting(3.0, "Bound for negative advantages; null turns it off.", gt=1, level="advanced")
-    importance_cap: float | None = setting(2.0, "Truncates the learner/sampler importance weight; null applies none.", gt=0, level="advanced")
+    importance_cap: float | None = setting(
+        2.0, "Truncates the learner/sampler importance weight; null applies none.", gt=0, level="advanced"
+    )
 
 
 class MaskedLoss(Document):
@@ -366,14 +206,18 @@ class RolloutStage(Document):
     batch_size: int = setting(64, "Episodes per optimizer step; a multiple of the group size.", ge=1, le=1_000_000)
     group_size: int = setting(8, "Episodes per task; at least 2, or every advantage is 0.", ge=2, le=65_536)
     max_staleness: int = setting(0, "Policy versions an episode may lag behind; 0 is strictly on-policy.", ge=0, le=1024, level="advanced")
-    advantage: Literal["mean", "mean_std"] = setting("mean", "Reward minus group mean, optionally divided by the group's standard deviation.")
+    advantage: Literal["mean", "mean_std"] = setting(
+        "mean", "Reward minus group mean, optionally divided by the group's standard deviation."
+    )
     aggregation: Literal["token", "sequence"] = setting("token", "Average over all loss tokens, or over sequences of token means.")
     train_truncated: bool = setting(True, "Whether episodes cut at the response cap or the turn limit are trained on.", level="advanced")
     train_timed_out: bool = setting(True, "Whether episodes that ran out of the agent's wall clock are trained on.", level="advanced")
     loss: Loss = setting(ClippedLoss(), "What is minimised.")
     reference_kl: ReferencePenalty = setting(NoReferenceKl(), "Optional penalty against the stage's first weights.")
     filters: Filters = setting(Filters(), "Which episodes are left out.")
-    micro_batch_tokens: int = setting(8192, "Packed tokens per forward pass; bounds memory.", ge=64, le=2**26, level="advanced", unit="tokens")
+    micro_batch_tokens: int = setting(
+        8192, "Packed tokens per forward pass; bounds memory.", ge=64, le=2**26, level="advanced", unit="tokens"
+    )
     optimizer: Optimizer = setting(Optimizer(), "How the weights move.")
 
     @field_validator("group_size")
@@ -390,8 +234,12 @@ class GrpoStage(RolloutStage):
     """Group-relative policy optimisation: groups of episodes of one task, reward minus group mean."""
 
     type: Literal["grpo"] = "grpo"
-    ungraded_in_baseline: Literal["exclude", "zero"] = setting("exclude", "How a missing reward enters the group baseline.", level="advanced")
-    reward_control: Literal["none", "shuffled"] = setting("none", "Shuffled permutes rewards within the batch: a control that must not learn.", level="advanced")
+    ungraded_in_baseline: Literal["exclude", "zero"] = setting(
+        "exclude", "How a missing reward enters the group baseline.", level="advanced"
+    )
+    reward_control: Literal["none", "shuffled"] = setting(
+        "none", "Shuffled permutes rewards within the batch: a control that must not learn.", level="advanced"
+    )
 
 
 class ExactAnchors(Document):
@@ -426,16 +274,23 @@ class GigpoStage(RolloutStage):
     type: Literal["gigpo"] = "gigpo"
     allow_group_of_one: bool = setting(False, "Allow group_size 1: step-level credit within one episode alone.", level="advanced")
     group_size: int = setting(8, "Episodes per task variation.", ge=1, le=65_536)
-    advantage: Literal["mean", "mean_std"] = setting("mean_std", "Score minus mean, optionally divided by the standard deviation; at both levels.")
-    min_std: float = setting(1e-3, "Standard deviations below count as this, so that tiny differences stay tiny.", ge=0, le=1e6, level="advanced")
+    advantage: Literal["mean", "mean_std"] = setting(
+        "mean_std", "Score minus mean, optionally divided by the standard deviation; at both levels."
+    )
+    min_std: float = setting(
+        1e-3, "Standard deviations below count as this, so that tiny differences stay tiny.", ge=0, le=1e6, level="advanced"
+    )
     gamma: float = setting(0.95, "Discount of a turn's return.", ge=0, le=1)
     omega: float = setting(1.0, "Weight of the step-level advantage.", ge=0, le=1e6)
     invalid_action_penalty: float = setting(0.1, "Taken from score and return of a turn whose action meant nothing.", ge=0, le=1e6)
     episode_stat_scope: Literal["rows", "trajectories"] = setting(
-        "rows", "Episode-level mean and deviation over all turns, so that long episodes weigh more, or over one value an episode.", level="advanced"
+        "rows",
+        "Episode-level mean and deviation over all turns, so that long episodes weigh more, or over one value an episode.",
+        level="advanced",
     )
     anchor: Literal["observation", "look_inv", "look_inv_score"] = setting(
-        "look_inv_score", "What makes two turns the same state: the last reply (as published), or room and inventory, or these and the score."
+        "look_inv_score",
+        "What makes two turns the same state: the last reply (as published), or room and inventory, or these and the score.",
     )
     grouping: Annotated[ExactAnchors | SimilarAnchors, Field(discriminator="type")] = setting(
         ExactAnchors(), "How states are matched.", level="advanced"
@@ -444,17 +299,22 @@ class GigpoStage(RolloutStage):
         KeepEqualGroups(), "What becomes of groups without signal (dynamic sampling).", level="advanced"
     )
     mini_batch_rows: int | None = setting(
-        None, "Turns per update of the weights; null makes one update of the whole batch.", ge=1, le=10_000_000, level="advanced", unit="turns"
+        None,
+        "Turns per update of the weights; null makes one update of the whole batch.",
+        ge=1,
+        le=10_000_000,
+        level="advanced",
+        unit="turns",
     )
     loss: Loss = setting(ClippedLoss(importance_cap=None), "What is minimised.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.group_size == 1 and not self.allow_group_of_one:
-            raise _at(["group_size"], 1, "1 leaves nothing to compare an episode with; use at least 2, or set allow_group_of_one")
+            raise at_field(["group_size"], 1, "1 leaves nothing to compare an episode with; use at least 2, or set allow_group_of_one")
         if self.equal_groups.type == "resample" and self.max_staleness:
             ahead = f"{self.max_staleness} orders ahead, and equal_groups resample waits for each batch; set it to 0"
-            raise _at(["max_staleness"], self.max_staleness, ahead)
+            raise at_field(["max_staleness"], self.max_staleness, ahead)
         return self
 
 
@@ -534,23 +394,6 @@ class Checkpoints(Document):
     prune: Prune = setting(PruneByKind(), "Which others are deleted.", level="advanced")
 
 
-class Resources(Document):
-    """What the run asks of the cluster; all of it or nothing is granted."""
-
-    rollout_workers: int = setting(2, "Processes that generate episodes.", ge=1, le=1024)
-    worker_cpus: float = setting(0.5, "Processor share of each rollout worker.", gt=0, le=1024)
-    learner_cpus: float = setting(0.8, "Processor share of the learner.", gt=0, le=1024)
-    driver_cpus: float = setting(0.2, "Processor share of the driver.", gt=0, le=64, level="advanced")
-    gpus: int = setting(0, "GPUs for the whole run.", ge=0, le=4096)
-    worker_threads: int = setting(1, "Torch threads of each rollout worker; part of what makes a run repeatable.", ge=1, le=256, level="advanced")
-    learner_threads: int = setting(2, "Torch threads of the learner.", ge=1, le=256, level="advanced")
-
-    @property
-    def cpus(self) -> float:
-        """Processor shares of the whole gang."""
-        return round(self.rollout_workers * self.worker_cpus + self.learner_cpus + self.driver_cpus, 3)
-
-
 class RunConfig(Document):
     """One run, complete."""
 
@@ -568,6 +411,7 @@ class RunConfig(Document):
     evaluation: Evaluation = setting(HeldOutEvaluation(), "Held-out scores.", group="Evaluation")
     checkpoints: Checkpoints = setting(Checkpoints(), "What is kept.", group="Checkpoints")
     resources: Resources = setting(Resources(), "What the run asks of the cluster.", group="Resources")
+    engine: Engine = setting(TransformersEngine(), "What generates the episodes.", group="Rollouts")
     priority: int = setting(0, "Higher starts first.", ge=-1000, le=1000, group="Resources")
     max_attempts: int = setting(3, "Attempts before a lost run stays lost.", ge=1, le=100, group="Resources", level="advanced")
 
@@ -577,7 +421,7 @@ class RunConfig(Document):
         model = info.data.get("model")
         if model and sampling.max_new_tokens >= model.max_length:
             room = f"{sampling.max_new_tokens} leaves no room for a prompt in model.max_length {model.max_length}; lower it"
-            raise _at(["max_new_tokens"], sampling.max_new_tokens, room)
+            raise at_field(["max_new_tokens"], sampling.max_new_tokens, room)
         return sampling
 
     @field_validator("stages")
@@ -587,10 +431,44 @@ class RunConfig(Document):
         for index, stage in enumerate(stages):
             if environment and stage.type == "gigpo" and stage.anchor != "observation" and environment.type not in TELL_THE_STATE:
                 told = f"{stage.anchor!r} needs room and inventory, which environment {environment.type!r} does not tell; use observation"
-                raise _at([index, "anchor"], stage.anchor, told)
+                raise at_field([index, "anchor"], stage.anchor, told)
         return stages
+
+    @field_validator("engine")
+    @classmethod
+    def _engine_fits(cls, engine: Engine, info: ValidationInfo) -> Engine:
+        if engine.type == "vllm":
+            _check_vllm(engine, info.data)
+        return engine
+
+    @model_serializer(mode="wrap")
+    def _written(self, write) -> dict[str, Any]:
+        document = write(self)
+        # Younger than many stored documents: unwritten where it is the default, so that their bytes and hashes stay.
+        if isinstance(self.engine, TransformersEngine):
+            document.pop("engine", None)
+        return document
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps over all stages."""
         return sum(stage.steps for stage in self.stages)
+
+
+def _check_vllm(engine: VllmEngine, others: dict[str, Any]) -> None:
+    """`others` are the valid ones among the run's other settings."""
+    model, resources = others.get("model"), others.get("resources")
+    if model and model.adapter.type != "none":
+        served = f"'vllm' serves no {model.adapter.type} adapter here; train every weight (model.adapter none), or use engine transformers"
+        raise at_field(["type"], "vllm", served)
+    if engine.max_batched_tokens is not None and engine.max_batched_tokens < engine.max_sequences:
+        told = f"{engine.max_batched_tokens} is less than one token for each of max_sequences {engine.max_sequences}; raise it to that"
+        raise at_field(["max_batched_tokens"], engine.max_batched_tokens, told)
+    if not engine.sleep_while_learning:
+        return
+    if resources and not resources.gpus:
+        raise at_field(["sleep_while_learning"], True, "frees memory of a GPU, and resources.gpus is 0; turn it off")
+    for index, stage in enumerate(others.get("stages") or ()):
+        if getattr(stage, "max_staleness", 0):
+            ahead = f"stages.{index}.max_staleness {stage.max_staleness} generates while the learner learns; set it to 0, or turn this off"
+            raise at_field(["sleep_while_learning"], True, ahead)

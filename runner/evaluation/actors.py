@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from runner.agents.anchors import ANCHORS
 from runner.agents.chat import Chat, Reply
@@ -15,12 +16,15 @@ from runner.assignment import Assignment, Refused
 from runner.contract.atif import AgentTurn, Trajectory, write_trajectory
 from runner.contract.bank import Task
 from runner.contract.evaluation_config import REGRADE, WARMING, EvaluationConfig
+from runner.contract.resources import TransformersEngine
 from runner.contract.warming import WarmedTask
 from runner.environments.base import Step
 from runner.environments.harbor import HarborEnvironment, instruction, make_agent
 from runner.environments.site import Site
 from runner.evaluation.trials import Ended, Trial, of_outcome, of_result, warmed
-from runner.policies.base import Purpose, SamplingParams, token_seed
+from runner.policies.base import Policy, Purpose, SamplingParams, token_seed
+from runner.policies.factory import make_policy
+from runner.policies.remote import RemotePolicy
 from runner.reporting.live import LiveReporter
 from runner.rollouts.episodes import EpisodeOrder, Job, Outcome, Turn
 from runner.rollouts.groups import environment_seed
@@ -180,18 +184,10 @@ def write_replies(agent: ModelAgent, folder: Path, episode: str, model: str) -> 
 
 
 class PolicyActor:
-    """Weights of a folder, sampled token by token as in training."""
+    """A policy, sampled token by token as in training."""
 
-    def __init__(self, stage: Stage, folder: Path, tasks: dict[str, Task]):
-        import torch
-
-        from runner.models.loading import load_tokenizer
-        from runner.policies.transformers import TransformersPolicy
-
-        config = stage.config
-        torch.set_num_threads(config.resources.threads)
-        policy = TransformersPolicy(folder, config.model, seed=config.seed)
-        self.stage, self.policy, self.tokenizer, self.tasks = stage, policy, load_tokenizer(folder), tasks
+    def __init__(self, stage: Stage, policy: Policy, tokenizer, tasks: dict[str, Task]):
+        self.stage, self.policy, self.tokenizer, self.tasks = stage, policy, tokenizer, tasks
 
     async def run(self, trials: Iterable[Trial], starting: Callable[[Trial], None]) -> None:
         config = self.stage.config
@@ -238,6 +234,31 @@ def make_actor(stage: Stage, assignment: Assignment, bank: bytes, tasks: dict[st
         return {REGRADE: RegradeActor, WARMING: WarmingActor}.get(config.agent, SandboxActor)(stage)
     if config.model.source.type == "served":
         return ServedActor(stage)
+    policy, tokenizer = _policy(stage.config, assignment, bank)
+    return PolicyActor(stage, policy, tokenizer, tasks)
+
+
+def _policy(config: EvaluationConfig, assignment: Assignment, bank: bytes) -> tuple[Policy, Any]:
+    """Who is evaluated, and its tokenizer."""
+    import torch
+
+    from runner.models.loading import ModelError, load_tokenizer
+
+    source = config.model.source
+    if source.type == "endpoint":
+        try:
+            tokenizer = load_tokenizer(Path(source.tokenizer))
+        except (ModelError, OSError, ValueError) as error:
+            told = f"the tokenizer cannot be loaded on this node: {error}; copy the model's tokenizer there or correct the path"
+            raise Refused(told, "/model/source/tokenizer", source.tokenizer) from None
+        return RemotePolicy(source.url, source.name, tokenizer, max_length=config.model.max_length), tokenizer
+    torch.set_num_threads(config.resources.threads)
+    folder = _folder(config, assignment, bank)
+    return make_policy(TransformersEngine(), folder, config.model, seed=config.seed), load_tokenizer(folder)
+
+
+def _folder(config: EvaluationConfig, assignment: Assignment, bank: bytes) -> Path:
+    """The weights, as they were pinned."""
     from runner.models.loading import ModelError, resolve_model
 
     located, source = assignment.model_checkpoint, config.model.source
@@ -249,7 +270,7 @@ def make_actor(stage: Stage, assignment: Assignment, bank: bytes, tasks: dict[st
     if source.type == "checkpoint" and found.revision != source.revision:
         told = f"the checkpoint on this node is {found.revision[:16]}, the evaluation pinned {str(source.revision)[:16]}; evaluate it anew"
         raise Refused(told, "/model/source/revision", source.revision)
-    return PolicyActor(stage, found.path, tasks)
+    return found.path
 
 
 async def _all(coroutines: Iterable[Awaitable[None]]) -> None:

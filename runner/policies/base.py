@@ -1,6 +1,6 @@
 """A policy: tokens in, tokens and exact log-probs out, weights replaced in place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, Protocol
@@ -76,6 +76,21 @@ class Policy(Protocol):
 
     def health(self) -> dict:
         """Version, device, precision, size."""
+
+
+def score_choices(
+    score: Callable[[Sequence[Sequence[int]]], Sequence[np.ndarray]],
+    prompts: Sequence[Sequence[int]],
+    candidates: Sequence[Sequence[Sequence[int]]],
+) -> list[np.ndarray]:
+    """`choice_logprobs` of an engine that scores whole sequences only."""
+    if not all(len(choice) for group in candidates for choice in group):
+        raise ValueError("candidates: an empty continuation has no log-prob; pass at least one token")
+    rows = [[*prompt, *choice] for prompt, group in zip(prompts, candidates, strict=True) for choice in group]
+    scores = iter(score(rows))
+    return [
+        np.array([next(scores)[len(prompt) :].sum() for _ in group], np.float32) for prompt, group in zip(prompts, candidates, strict=True)
+    ]
 
 
 def token_seed(run_seed: int, step: int, group: int, index: int, turn: int = 0, purpose: Purpose = Purpose.TRAIN) -> Seed:

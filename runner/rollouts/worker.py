@@ -14,6 +14,7 @@ from runner.environments import make_environment
 from runner.environments.base import Environment
 from runner.models.prompts import completion_ids, prompt_ids
 from runner.policies.base import Policy, Weights
+from runner.policies.factory import engine_problems, import_engine, make_policy
 from runner.rollouts.episodes import Job, WorkerBatch
 from runner.rollouts.turns import TurnLoop
 
@@ -32,7 +33,11 @@ class RolloutWorker:
 
     def warm_up(self) -> None:
         """Import what takes seconds, while the learner prepares the model."""
-        import runner.policies.transformers  # noqa: F401
+        import_engine(self.config.engine)
+
+    def engine_problems(self, device: str, sharing: int) -> list[tuple[str, str]]:
+        """Why this node cannot generate with the run's engine; see policies.factory."""
+        return engine_problems(self.config.engine, device, sharing)
 
     def load_tokenizer(self, folder: Path) -> None:
         """Enough for measuring prompts."""
@@ -44,11 +49,9 @@ class RolloutWorker:
         """Build the policy from the model folder; returns its health."""
         import torch
 
-        from runner.policies.transformers import TransformersPolicy
-
         torch.set_num_threads(self.config.resources.worker_threads)
         self.load_tokenizer(folder)
-        self.use(TransformersPolicy(folder, self.config.model, seed=self.config.seed, device=device), self.tokenizer)
+        self.use(make_policy(self.config.engine, folder, self.config.model, seed=self.config.seed, device=device), self.tokenizer)
         return self.policy.health()
 
     def use(self, policy: Policy, tokenizer, make: Callable[[], Environment] | None = None) -> None:
@@ -112,6 +115,14 @@ class RolloutWorker:
         """Take over the learner's weights; returns their version."""
         self.policy.load_weights(weights)
         return weights.version
+
+    def sleep(self) -> None:
+        """Give the engine's memory to the learner until `wake`."""
+        self.policy.sleep()
+
+    def wake(self) -> None:
+        """Take the memory back; the weights are the last ones pushed."""
+        self.policy.wake()
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
         return self.policy.score(sequences)

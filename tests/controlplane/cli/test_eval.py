@@ -49,6 +49,20 @@ def test_a_model_is_always_named(eval_, bank):
     assert code == 1 and "checkpoint:ID" in err
     code, _, err = eval_("--agent", "terminal", "--model", "checkpoint:abc")
     assert code == 1 and "model.source.checkpoint" in err and not Run.objects.exists()
+    code, _, err = eval_("--agent", "terminal", "--model", "m", "--tokenizer", "/models/m")
+    assert code == 1 and "--url" in err
+
+
+def test_a_served_model_is_sent_messages_or_with_its_tokenizer_tokens(eval_, bank):
+    served = ("--agent", "terminal", "--model", "m", "--url", "http://h/v1", "--max-length", "16384", "--max-new-tokens", "1024")
+    for more, source in [
+        ((), {"type": "served", "name": "m", "url": "http://h/v1"}),
+        (("--tokenizer", "/models/m"), {"type": "endpoint", "name": "m", "url": "http://h/v1", "tokenizer": "/models/m"}),
+    ]:
+        code, _, err = eval_(*served, *more, "--unproven", "only the model is looked at", "--no-wait")
+        assert code == 0, err
+        run = Run.objects.latest("created_at")
+        assert json.loads(bytes(run.config))["model"]["source"] == source and run.model == "m"
 
 
 def test_the_files_are_written_when_it_has_ended(eval_, bank, tmp_path, monkeypatch):

@@ -184,6 +184,25 @@ def test_a_doubtful_prompt_length_is_a_warning(owner, team, bank, document):
     assert checked.warnings[0].pointer == "/model/max_length"
 
 
+def test_an_engine_on_gpus_has_one_in_each_worker(owner, team, bank, document, node):
+    node.gpus = 8
+    node.save()
+    asked = {**document, "engine": {"type": "vllm"}, "resources": {"gpus": 2, "rollout_workers": 2, "worker_cpus": 0.1}}
+    told = refusals(owner, team, asked)["/resources/gpus"]
+    assert told.startswith("2 for 2 workers and the learner leaves a worker without one") and "ask for 3" in told
+    asked["resources"]["gpus"] = 3
+    assert refusals(owner, team, asked) == {}
+    asked["engine"]["sleep_while_learning"] = True
+    (warning,) = [item for item in check_launch(owner, team, asked).warnings if item.pointer.startswith("/engine")]
+    assert warning.pointer == "/engine/sleep_while_learning" and "turn it off" in warning.message
+
+
+def test_the_engine_is_stored_only_where_it_is_not_the_default(owner, team, bank, document):
+    assert "engine" not in json.loads(bytes(do_launch(owner, team, document).config))
+    other = do_launch(owner, team, {**document, "engine": {"type": "vllm"}})
+    assert json.loads(bytes(other.config))["engine"]["max_sequences"] == 256
+
+
 def test_more_gpus_than_the_cluster_has_is_refused_with_numbers(owner, team, bank, document, node):
     found = refusals(owner, team, {**document, "resources": {"gpus": 8}})
     assert found["/resources/gpus"].startswith("the run needs 8 GPUs; the cluster has 0 GPUs")

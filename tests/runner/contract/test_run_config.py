@@ -99,4 +99,55 @@ def test_schema_says_help_and_level_of_every_field():
 
 
 def test_a_resource_gang_adds_up():
-    assert parse({**MINIMAL, "resources": {"rollout_workers": 3, "worker_cpus": 0.5, "learner_cpus": 1.0, "driver_cpus": 0.1}}).resources.cpus == 2.6
+    assert (
+        parse({**MINIMAL, "resources": {"rollout_workers": 3, "worker_cpus": 0.5, "learner_cpus": 1.0, "driver_cpus": 0.1}}).resources.cpus
+        == 2.6
+    )
+
+
+# ---------------------------------------------------------------- engine
+def test_a_document_without_an_engine_keeps_the_bytes_it_had_before_there_was_a_choice():
+    before = "2b7e56c3af62925f1e14d3cac9325280d6288b889a3d0a542ff6516ea305a330"
+    for document in (MINIMAL, {**MINIMAL, "engine": {"type": "transformers"}}):
+        assert digest(canonical_bytes(parse(document))) == before
+    assert parse(MINIMAL).engine.type == "transformers"
+
+
+def test_another_engine_is_written_with_its_settings_and_reads_back():
+    config = parse({**MINIMAL, "engine": {"type": "vllm", "max_sequences": 64}})
+    stored = load_text(canonical_bytes(config).decode(), "json")
+    assert stored["engine"] == {
+        "type": "vllm",
+        "memory_fraction": 0.4,
+        "max_sequences": 64,
+        "max_batched_tokens": None,
+        "sleep_while_learning": False,
+    }
+    assert parse(stored) == config and canonical_bytes(parse(stored)) == canonical_bytes(config)
+
+
+SLEEPS = {"type": "vllm", "sleep_while_learning": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "words"),
+    [
+        ({"engine": {"type": "vllm"}, "model": {"adapter": {"type": "lora"}}}, "/engine/type", "no lora adapter"),
+        ({"engine": {"type": "vllm", "max_batched_tokens": 100}}, "/engine/max_batched_tokens", "max_sequences 256"),
+        ({"engine": SLEEPS}, "/engine/sleep_while_learning", "resources.gpus is 0"),
+        (
+            {"engine": SLEEPS, "resources": {"gpus": 1}, "stages": [{"type": "sft"}, {"type": "grpo", "max_staleness": 2}]},
+            "/engine/sleep_while_learning",
+            "stages.1.max_staleness 2",
+        ),
+        ({"engine": {"type": "vllm", "memory_fraction": 1.5}}, "/engine/memory_fraction", "less than or equal"),
+        ({"engine": {"type": "sglang"}}, "/engine", "'vllm'"),
+    ],
+)
+def test_an_engine_that_does_not_fit_the_run_is_refused_at_its_field(change, pointer, words):
+    errors = refused({**MINIMAL, **change})
+    assert words in errors[pointer], errors
+
+
+def test_an_engine_may_sleep_beside_a_learner_on_its_gpu():
+    assert parse({**MINIMAL, "engine": SLEEPS, "resources": {"gpus": 1}}).engine.sleep_while_learning

@@ -15,9 +15,10 @@ from runner.learning import checkpoints
 from runner.repair.cache import TaskCache
 from runner.reporting.heartbeat import StopRequest, Vitals
 from runner.sandbox.locks import try_lock
+from tests.runner.completion_server import CompletionServer
 from tests.runner.environments.toy_repair import FIX, TEST, make_task, numbered
 from tests.runner.sandbox.test_process_backend import why_not
-from tests.runner.tiny_models import save_tiny
+from tests.runner.tiny_models import save_tiny, tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
@@ -194,6 +195,52 @@ def test_a_served_model_chooses_from_the_menu_and_its_words_are_counted(house, c
     assert [turn["author"] for turn in heard.of("turn")][:2] == ["environment", "student"]
     [(_, told)] = heard.events
     assert told["summary"]["config"]["model"]["is_base"] and told["label"] == "menu, base model"
+
+
+def test_an_endpoint_acts_token_by_token_with_the_models_own_tokenizer(house, tmp_path):
+    tokenizer = tiny_tokenizer()
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+
+    def answer(body):
+        *_, question, _ = tokenizer.decode(body["prompt"]).split("<|im_start|>")
+        options = numbered(question.removesuffix("<|im_end|>"))
+        wanted = (FIX["file"], FIX["label"], "keep the edit")
+        ids = tokenizer.encode(next(options[option] for option in wanted if option in options), add_special_tokens=False)
+        ids.append(tokenizer.eos_token_id)
+        return {"choices": [{"token_ids": ids, "logprobs": {"token_logprobs": [-0.1] * len(ids)}, "finish_reason": "stop"}]}
+
+    server = CompletionServer(answer)
+    source = {"type": "endpoint", "name": "m", "url": server.url, "tokenizer": str(tmp_path / "tokenizer")}
+    model = {"source": source, "max_length": 4096}
+    try:
+        harness, heard = house(agent="model", model=model, sampling={"max_new_tokens": 8}, environment={"agent": {"type": "menu"}})
+        assert harness.run() == "succeeded"
+    finally:
+        server.close()
+    [entry] = lines(harness)
+    assert (entry["score"], entry["error_class"]) == (1.0, "ok") and entry["n_turns"] == len(server.bodies) >= 2
+    assert all(body["model"] == "m" and body["max_tokens"] == 8 and isinstance(body["prompt"], list) for body in server.bodies)
+
+
+def test_an_endpoint_that_fails_ends_the_episode_with_its_words_and_no_score(house, tmp_path):
+    tiny_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    server = CompletionServer(lambda body: (404, "no model m", {}))
+    source = {"type": "endpoint", "name": "m", "url": server.url, "tokenizer": str(tmp_path / "tokenizer")}
+    try:
+        harness, heard = house(agent="model", model={"source": source, "max_length": 4096}, environment={"agent": {"type": "menu"}})
+        assert harness.run() == "succeeded"
+    finally:
+        server.close()
+    [entry] = lines(harness)
+    assert entry["score"] is None and "answered 404: no model m" in json.dumps([entry, heard.of("finished")])
+
+
+def test_an_endpoints_tokenizer_must_be_on_the_node(house):
+    source = {"type": "endpoint", "name": "m", "url": "http://127.0.0.1:1/v1", "tokenizer": "/nowhere"}
+    harness, heard = house(agent="model", model={"source": source}, environment={"agent": {"type": "menu"}})
+    with pytest.raises(Refused, match="/nowhere") as refused:
+        harness.run()
+    assert refused.value.pointer == "/model/source/tokenizer" and not heard.episodes
 
 
 def test_saved_deliveries_are_graded_once_more(house):

@@ -127,6 +127,38 @@ def test_too_little_memory_is_refused(assignment, tiny_qwen3, monkeypatch):
     assert refused.value.pointer == "/resources/rollout_workers"
 
 
+def generating(document, tmp_path, problems, **resources):
+    """A run on vLLM, a gang whose workers find `problems`, and what the workers were asked."""
+    config = parse({**document, "engine": {"type": "vllm"}, "resources": {"rollout_workers": 2, **resources}})
+    asked = []
+
+    def scatter(method, arguments):
+        assert method == "engine_problems"
+        asked.extend(arguments)
+        return problems
+
+    gang = SimpleNamespace(device="cuda" if config.resources.gpus else "cpu", scatter=scatter)
+    return gang, Assignment("r", "7", 1, config, tmp_path, local_grant(config), tmp_path), asked
+
+
+def test_a_worker_without_the_engine_is_named_with_the_field(document, tmp_path):
+    gang, assignment, _ = generating(document, tmp_path, [[], [("type", "vllm is not installed on this node")]])
+    with pytest.raises(Refused, match="worker-1: vllm is not installed") as refused:
+        preflight.check_generation(gang, assignment)
+    assert (refused.value.pointer, refused.value.value) == ("/engine/type", "vllm")
+
+
+@pytest.mark.parametrize(("gpus", "device", "sharing"), [(0, "cpu", 2), (1, "cuda", 2), (2, "cuda", 1), (3, "cuda", 1)])
+def test_each_worker_is_asked_beside_those_it_shares_memory_with(document, tmp_path, gpus, device, sharing):
+    gang, assignment, asked = generating(document, tmp_path, [[], []], gpus=gpus)
+    preflight.check_generation(gang, assignment)
+    assert asked == [(device, sharing)] * 2
+
+
+def test_nobody_is_asked_about_transformers(assignment):
+    preflight.check_generation(SimpleNamespace(), assignment)
+
+
 def test_the_longest_prompt_is_named(config, bank_file):
     bank = open_bank(bank_file.read_bytes(), config)
     lengths = {task.key: 10 for task in [*bank.train, *bank.held_out]}
@@ -165,7 +197,10 @@ class FakeGang:
     count = 2
 
     def __init__(self, version=4, drift=0.0):
-        self.version, self.drift, self.pushes = version, drift, 0
+        self.version, self.drift, self.pushes, self.asleep = version, drift, 0, True
+
+    def wake(self):
+        self.asleep = False
 
     def ask_learner(self, method, *arguments):
         return method, arguments
@@ -174,6 +209,7 @@ class FakeGang:
         return [np.array([np.nan, -1.0], np.float32)]
 
     def publish_weights(self):
+        assert not self.asleep
         self.pushes += 1
         return "weights"
 
@@ -206,6 +242,22 @@ def test_workers_that_do_not_hold_the_weights_end_the_run(config, tmp_path, bank
     with pytest.raises(WeightSyncError, match="weight_sync"):
         sync.push(4)
     assert dispatcher.version == 0
+
+
+@pytest.mark.parametrize("makes_room", [True, False])
+def test_engines_that_make_room_sleep_from_the_first_step_learned_to_the_next_push(makes_room):
+    said = []
+    gang = gangs.Gang.__new__(gangs.Gang)
+    gang._makes_room, gang._asleep = makes_room, False
+    gang.every_worker, gang.wait = said.append, lambda reference: None
+    remote = {name: SimpleNamespace(remote=lambda *_, name=name: said.append(name)) for name in ("learn", "release")}
+    gang.learner = SimpleNamespace(**remote)
+    gang.wake()
+    gang.learn(1)
+    gang.learn(2)
+    gang.wake()
+    gang.wake()
+    assert said == (["sleep", "learn", "learn", "release", "wake"] if makes_room else ["learn", "learn"])
 
 
 # ---------------------------------------------------------------- checkpoints

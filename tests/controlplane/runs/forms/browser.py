@@ -41,6 +41,10 @@ def documents(draw):
         if stage["type"] == "gigpo":
             stage |= {"max_staleness": 0, **({"anchor": "observation"} if environment.get("type") != "scienceworld" else {})}
     document.setdefault("sampling", {})["max_new_tokens"] = draw(st.integers(1, 15))
+    engine = document.get("engine", {})
+    if engine.get("type") == "vllm":
+        document.get("model", {}).pop("adapter", None)
+        engine |= {"max_sequences": draw(st.integers(1, 16)), "sleep_while_learning": False}
     source = document.get("model", {}).get("source", {})
     if source.get("type") == "path":
         source["path"] = "/" + draw(TEXT)

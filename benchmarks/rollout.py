@@ -46,7 +46,7 @@ class Size:
     turns: int = 10
     observation: int = 200
     action: int = 32
-    repetitions: int = 3
+    repetitions: int = 5
 
     @property
     def longest(self) -> int:

@@ -1,9 +1,9 @@
 """Generation by vLLM inside this process: batches at the engine's own speed, weights handed over without a copy.
 
 Randomness. With a generator of its own for each request vLLM would draw row by row: one more kernel for each token of each response. So
-the engine's one stream is set anew from all the seeds of a batch before the batch is generated. A batch after a push of weights gives the
-same tokens in any process of this machine, a resumed one too, and no evaluation shifts the training after it. Unlike with
-`TransformersPolicy`, a response depends on what shares its batch, and on what the prefix cache holds by then.
+the engine's one stream is set anew from all the seeds of a batch before the batch is generated: the same batch after the same push of
+weights gives the same tokens, and no evaluation shifts the training after it. Unlike with `TransformersPolicy`, a response depends on what
+shares its batch, and on what the prefix cache holds by then.
 """
 
 import os

@@ -9,6 +9,7 @@ from typing import Any
 from runner.contract.bank import Demonstration, InvalidBank, Task, read_bank
 from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.evaluation_config import EvaluationConfig, parse_any
+from runner.contract.parse import InvalidDocument
 from runner.contract.run_config import RunConfig
 
 
@@ -75,10 +76,16 @@ class Assignment:
 
 
 def from_claim(reply: dict[str, Any], attempt: str) -> Assignment:
-    """The assignment in the control plane's answer to a claim. Raises Refused when the config is not the one that was hashed."""
-    config = parse_any(reply["config"])
-    if digest(canonical_bytes(config)) != reply["config_hash"]:
-        raise Refused(f"the config's hash is not {reply['config_hash']}; control plane and runner differ in version, upgrade this node")
+    """The assignment in the control plane's answer to a claim. Raises Refused when the config is not the one that was hashed.
+
+    The hash is of the document as it was launched: one from before a field existed still runs, with that field's default.
+    """
+    if digest(canonical_bytes(reply["config"])) != reply["config_hash"]:
+        raise Refused(f"the config that came is not the one that was launched, whose hash is {reply['config_hash']}; claim it once more")
+    try:
+        config = parse_any(reply["config"])
+    except InvalidDocument as invalid:
+        raise Refused(f"this node's runner does not know the run's config: {invalid}; upgrade this node, then retry") from None
     resume, source, storage = reply.get("resume"), reply.get("model_checkpoint"), Path(reply["storage"])
     return Assignment(
         run=str(reply["run"]),

@@ -70,13 +70,17 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 def _drive_claimed(url: str, attempt: str, code: str) -> int:
     control = Control(url, attempt)
     reply = control.claim(code)
-    assignment = from_claim(reply, attempt)
+    try:
+        assignment = from_claim(reply, attempt)
+    except Refused as refused:
+        return _refuse_without_records(control, str(refused), refused)
     try:
         write_connection(assignment.folder, control.batches_url, control.token)
         expected = reply["bank"]["digest"]
         driver = Driver(assignment, control, lambda: (control.bank(expected, assignment.cache), expected))
     except OSError as error:
-        return _refuse_without_records(control, error)
+        told = f"the run's storage cannot be written on this node: {error}; free space or mend its permissions, then retry"
+        return _refuse_without_records(control, told, error)
     replaying = threading.Event()
     earlier = (assignment.folder.parent, assignment.folder, replaying)
     threading.Thread(target=replay_earlier_attempts, args=earlier, name="replay", daemon=True).start()
@@ -86,9 +90,8 @@ def _drive_claimed(url: str, attempt: str, code: str) -> int:
         replaying.set()
 
 
-def _refuse_without_records(control: Control, error: OSError) -> int:
-    """The run's folder takes nothing, not even the exit record: say so over the network."""
-    told = f"the run's storage cannot be written on this node: {error}; free space or mend its permissions, then retry"
+def _refuse_without_records(control: Control, told: str, error: Exception) -> int:
+    """There is no folder that takes the exit record: say it over the network alone."""
     print(told, file=sys.stderr)
     control.exit(exit_record("failed", 0, told, error))
     control.flush()

@@ -81,6 +81,14 @@ def test_a_claimed_run_tells_everything_and_a_second_claimant_is_refused(plane, 
     assert second.returncode == 3 and "Claimed already" in output
 
 
+def test_a_config_that_cannot_be_run_here_ends_the_attempt_with_the_reason(plane, ray_address):
+    plane.reply["config_hash"] = "0" * 64
+    process = drive(plane, ray_address, "78")
+    said, _ = process.communicate(timeout=300)
+    told = plane.bodies("exit")[-1]
+    assert process.returncode == 1 and told["outcome"] == "failed" and "is not the one that was launched" in told["reason"], said
+
+
 def test_a_stop_command_finishes_the_step_saves_and_leaves(plane, ray_address):
     plane.reply["config"]["stages"][1]["steps"] = 5000
     config = parse(plane.reply["config"])

@@ -44,7 +44,7 @@ def assignment(config, tmp_path):
 
 
 # ---------------------------------------------------------------- assignment
-def reply_of(config, **changes):
+def reply_of(config, /, **changes):
     return {
         "run": "r",
         "attempt": 2,
@@ -69,6 +69,19 @@ def test_a_claims_answer_becomes_the_assignment(config):
 def test_a_config_that_is_not_the_hashed_one_is_refused(config):
     with pytest.raises(Refused, match="hash"):
         from_claim(reply_of(config, config_hash="0" * 64), "77")
+
+
+def test_a_config_from_before_a_field_existed_still_runs(config):
+    launched = json.loads(canonical_bytes(config))
+    del launched["max_attempts"]
+    reply = reply_of(config, config=launched, config_hash=digest(canonical_bytes(launched)))
+    assert from_claim(reply, "77").config == config
+
+
+def test_a_config_that_this_runner_is_too_old_for_is_refused_with_the_remedy(config):
+    launched = {**json.loads(canonical_bytes(config)), "of_tomorrow": 1}
+    with pytest.raises(Refused, match="of_tomorrow.*upgrade this node"):
+        from_claim(reply_of(config, config=launched, config_hash=digest(canonical_bytes(launched))), "77")
 
 
 def test_a_grant_asks_only_for_what_it_has():

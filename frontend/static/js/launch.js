@@ -145,8 +145,14 @@ form.addEventListener("submit", (event) => {
   keep();
   button.disabled = true;
 });
+/** A link to this page's own address starts anew, though the browser may hand it the state of the entry it replaces. */
+function isComeBack() {
+  const [navigation] = /** @type {PerformanceNavigationTiming[]} */ (performance.getEntriesByType("navigation"));
+  return navigation.type !== "navigate";
+}
+
 foldSections();
-if (history.state?.launch) restore(history.state.launch);
+if (history.state?.launch && isComeBack()) restore(history.state.launch);
 window.addEventListener("pageshow", () => (button.disabled = restoring));
 document.addEventListener("click", onClick);
 document.addEventListener("htmx:afterSwap", (event) => {

@@ -199,9 +199,11 @@ def list_episodes(request: HttpRequest, run_id: UUID, paging: Query[Paging], que
 @router.get("/runs/{uuid:run_id}/episodes/facets", response=FacetsOut)
 def count_episodes(request: HttpRequest, run_id: UUID, query: Query[EpisodeQuery]):
     """How many episodes the conditions leave, and how many each other value of a facet would."""
-    rows, wanted = _episodes(request, run_id), query.filter()
-    facets = {name: [{"value": value, "episodes": n} for value, n in found] for name, found in selectors.facets(rows, wanted).items()}
-    return {**asdict(selectors.population(selectors.filter_episodes(rows, wanted))), "facets": facets}
+    population, facets = selectors.counted(_episodes(request, run_id), query.filter())
+    return {
+        **asdict(population),
+        "facets": {name: [{"value": value, "episodes": n} for value, n in found] for name, found in facets.items()},
+    }
 
 
 @router.get("/episodes/{uuid:episode_id}", response=EpisodeDetail)

@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from uuid import UUID
 
 from django.contrib.postgres.search import SearchQuery
-from django.db.models import Avg, Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 
 from controlplane.banks.models import Task
 from controlplane.episodes.models import Episode, Label, Turn, searched
@@ -100,21 +100,42 @@ def _search(rows: QuerySet[Episode], text: str) -> QuerySet[Episode]:
     return rows.filter(id__in=matching.values("episode_id"))
 
 
-def facets(rows: QuerySet[Episode], wanted: Filter) -> dict[str, list[tuple]]:
-    """For each of FACETS the (value, episodes) pairs, most frequent first, under all conditions but the facet's own.
+@dataclass(frozen=True)
+class Population:
+    """How many episodes a page is about, and the mean reward of those that have one."""
 
-    One pass over the rows: they are grouped by all facets at once, and the facets' own conditions are applied to the groups.
+    episodes: int
+    graded: int
+    mean_reward: float | None
+
+
+def counted(rows: QuerySet[Episode], wanted: Filter) -> tuple[Population, dict[str, list[tuple]]]:
+    """The population that `wanted` leaves of `rows`, and for each of FACETS its (value, episodes) pairs, most frequent first.
+
+    A facet is counted under all conditions but its own. A missing reward is counted apart and enters no mean. One pass over the rows for
+    both, because a search that finds much takes most of its time there: they are grouped by all facets at once, and the facets' own
+    conditions are applied to the groups.
     """
     chosen = [name for name in FACETS if getattr(wanted, name) not in (None, [])]
     open_to_all = filter_episodes(rows, replace(wanted, **{name: getattr(Filter(), name) for name in chosen}))
+    numbers = {"episodes": Count("id"), "graded": Count("score"), "rewards": Sum("score")}
     counts: dict[str, Counter] = {name: Counter() for name in FACETS}
-    for *values, episodes in open_to_all.order_by().values_list(*FACETS).annotate(episodes=Count("id")):
+    kept: list[tuple[int, int, float]] = []
+    for *values, episodes, graded, rewards in open_to_all.order_by().values_list(*FACETS).annotate(**numbers):
         group = dict(zip(FACETS, values, strict=True))
         failed = [name for name in chosen if not _is_wanted(group[name], getattr(wanted, name))]
+        if not failed:
+            kept.append((episodes, graded, rewards or 0.0))
         for name in FACETS if not failed else failed if len(failed) == 1 else ():
             for value in set(group[name]) if name == "filters" else (group[name],):
                 counts[name][value] += episodes
-    return {name: _most_frequent(found) for name, found in counts.items()}
+    return _population(kept), {name: _most_frequent(found) for name, found in counts.items()}
+
+
+def _population(groups: list[tuple[int, int, float]]) -> Population:
+    """From each group's episodes, how many of them have a reward, and the sum of those."""
+    episodes, graded, rewards = (sum(column) for column in zip(*groups, strict=True)) if groups else (0, 0, 0.0)
+    return Population(episodes, graded, rewards / graded if graded else None)
 
 
 def _is_wanted(value, wanted) -> bool:
@@ -125,21 +146,6 @@ def _is_wanted(value, wanted) -> bool:
 
 def _most_frequent(counted: Counter) -> list[tuple]:
     return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0] is None, pair[0]))[:MAX_FACET_VALUES]
-
-
-@dataclass(frozen=True)
-class Population:
-    """How many episodes a page is about, and the mean reward of those that have one."""
-
-    episodes: int
-    graded: int
-    mean_reward: float | None
-
-
-def population(rows: QuerySet[Episode]) -> Population:
-    """Counts and mean of `rows`; a missing reward is counted apart and enters no mean."""
-    found = rows.aggregate(episodes=Count("id"), graded=Count("score"), mean=Avg("score"))
-    return Population(found["episodes"], found["graded"], found["mean"])
 
 
 # ---------------------------------------------------------------- rows as JSON

@@ -67,14 +67,15 @@ def episodes(request: HttpRequest, pk) -> HttpResponse:
         page = Paging(cursor=request.GET.get("cursor") or None, limit=ROWS).page(matching, *selectors.ORDER)
     except (Problem, ValidationError):
         raise BadRequest("cursor: not one of ours; start from the first page") from None
+    population, facets = selectors.counted(rows, wanted)
     kept = request.GET.copy()
     kept.pop("cursor", None)
     context = {
         "run": run,
         "rows": page["items"],
         "next": page["next"],
-        "population": selectors.population(matching),
-        "facets": _facets(selectors.facets(rows, wanted), request.GET),
+        "population": population,
+        "facets": _facets(facets, request.GET),
         "quick": [(label, query, _is_chosen(query, kept)) for label, query in QUICK],
         "query": kept.urlencode(),
         "narrowed": bool(kept),

@@ -15,6 +15,8 @@ from controlplane.env import write_private
 from controlplane.services.house import House, HouseError, NotReady, private_folder, reachable_by_others, service_user
 
 ROLE = DATABASE = "assay"
+# The default of 128 MB holds not even the turns of one long run: a search for a frequent word would copy them from the kernel each time.
+BUFFERS = "shared_buffers=512MB"
 # For throw-away clusters: a crash may lose everything, and nothing is lost.
 VOLATILE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 
@@ -84,7 +86,7 @@ def service(house: House, *, volatile: bool = False) -> dict:
     ensure_cluster(house)
     sockets = private_folder(house.runtime / "pg", owner)
     house.socket("pg", ".s.PGSQL.5432")
-    settings = ["listen_addresses=", f"unix_socket_directories={sockets}", "unix_socket_permissions=0700", "max_connections=100"]
+    settings = ["listen_addresses=", f"unix_socket_directories={sockets}", "unix_socket_permissions=0700", "max_connections=100", BUFFERS]
     argv = [str(binaries(house, owner) / "postgres"), "-D", str(house.data / "postgres")]
     for setting in [*settings, *(VOLATILE if volatile else ())]:
         argv += ["-c", setting]

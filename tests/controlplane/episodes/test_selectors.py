@@ -3,6 +3,7 @@
 import uuid
 
 import pytest
+from django.db.models import Avg, Count
 
 from controlplane.episodes import selectors
 from controlplane.episodes.models import Episode, Label, Turn
@@ -85,19 +86,51 @@ def test_a_label_is_a_condition(episodes, owner):
     assert found(label="reward hack") == {3}
 
 
+def facets(**conditions):
+    return {name: dict(values) for name, values in selectors.counted(Episode.objects.all(), Filter(**conditions))[1].items()}
+
+
+def population(**conditions):
+    return selectors.counted(Episode.objects.all(), Filter(**conditions))[0]
+
+
 def test_facets_count_what_another_choice_would_give(episodes):
-    facets = selectors.facets(Episode.objects.all(), Filter(termination=["finished"], domain=["biology"]))
-    assert dict(facets["termination"]) == {"finished": 4}
-    assert dict(facets["domain"]) == {"biology": 4, "physics": 2}
-    assert dict(facets["filters"]) == {}
-    assert dict(selectors.facets(Episode.objects.all(), Filter())["filters"]) == {"repetition": 1}
-    assert dict(selectors.facets(Episode.objects.all(), Filter())["parsed"]) == {True: 7, False: 1}
+    narrowed = facets(termination=["finished"], domain=["biology"])
+    assert narrowed["termination"] == {"finished": 4}
+    assert narrowed["domain"] == {"biology": 4, "physics": 2}
+    assert narrowed["filters"] == {}
+    assert facets()["filters"] == {"repetition": 1}
+    assert facets()["parsed"] == {True: 7, False: 1}
 
 
 def test_a_mean_counts_no_missing_reward(episodes):
-    rows = Episode.objects.filter(step=1)
-    assert selectors.population(rows) == selectors.Population(4, 3, pytest.approx(1 / 3))
-    assert selectors.population(Episode.objects.none()) == selectors.Population(0, 0, None)
+    assert population(first_step=1) == selectors.Population(4, 3, pytest.approx(1 / 3))
+    assert population(missing=True) == selectors.Population(1, 0, None)
+    assert population(search="nothing says this") == selectors.Population(0, 0, None)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        {},
+        {"termination": ["finished"]},
+        {"purpose": "train", "domain": ["physics"]},
+        {"state": ["done"], "stage": 1},
+        {"parsed": False},
+        {"filters": ["repetition"]},
+        {"search": "letter", "termination": ["finished", "verifier_error"], "parsed": True},
+        {"failed": False, "domain": ["biology"]},
+    ],
+)
+def test_the_population_is_that_of_the_rows(episodes, conditions):
+    rows = selectors.filter_episodes(Episode.objects.all(), Filter(**conditions))
+    expected = rows.aggregate(episodes=Count("id"), graded=Count("score"), mean=Avg("score"))
+    assert population(**conditions) == selectors.Population(expected["episodes"], expected["graded"], pytest.approx(expected["mean"]))
+
+
+def test_one_query_counts_everything(episodes, django_assert_num_queries):
+    with django_assert_num_queries(1):
+        selectors.counted(Episode.objects.all(), Filter(search="letter", domain=["physics"]))
 
 
 def test_newest_step_first_and_groups_together(episodes):

@@ -1,5 +1,6 @@
 """The ASGI application: HTTP through Django, WebSockets through Channels."""
 
+import gc
 import os
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import OriginValidator
 from django.conf import settings
 
+from controlplane import urls as urls  # every view, which the first request would import
 from controlplane.admission import BodyAdmission
 from controlplane.telemetry.routing import websocket_urlpatterns
 
@@ -31,3 +33,7 @@ application = ProtocolTypeRouter(
         "websocket": OriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)), origins()),
     }
 )
+
+# What is loaded by now stays. Left to the collector, it would be walked through every few dozen pages, and that page waits 100 ms for it.
+gc.collect()
+gc.freeze()

@@ -66,6 +66,12 @@ class Run(models.Model):
         indexes = [
             models.Index(fields=["project", "-created_at", "-id"], name="run_newest_first"),
             models.Index(fields=["-created_at", "-id"], name="run_listed", condition=Q(archived_at=None)),
+            # Read alone by the facets of the list (controlplane.runs.listing).
+            models.Index(
+                fields=["project", "state", "method", "environment", "model", "experiment", "owner"],
+                name="run_facets",
+                condition=Q(archived_at=None),
+            ),
             models.Index(fields=["recipe"], name="run_recipe"),
             # Scanned by the reconciler at every tick.
             models.Index(fields=["next_check_at"], name="run_due", condition=Q(state__in=[RunState.QUEUED, RunState.ACTIVE])),

@@ -10,19 +10,20 @@ POINTS = 40
 # From here on a run has enough rollups to draw a curve, and too many points to read for fifty runs at once.
 LONG = 1000
 _READ = """
-    SELECT series.run_id, array_agg(place.value ORDER BY place.x)
+    SELECT series.run_id, curve.values
     FROM telemetry_series AS series
     JOIN runs_run AS run ON run.id = series.run_id
     CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (x) x, value FROM (
-            SELECT step AS x, attempt, value FROM telemetry_point WHERE series_id = series.id AND run.step < %(long)s
-            UNION ALL
-            SELECT bucket, attempt, total / count FROM telemetry_rollup WHERE series_id = series.id AND count > 0 AND run.step >= %(long)s
-        ) AS every
-        ORDER BY x, attempt DESC
-    ) AS place
-    WHERE series.run_id = ANY(%(runs)s) AND series.name = %(name)s AND series.axis = 'step'
-    GROUP BY series.run_id
+        SELECT array_agg(value ORDER BY x) AS values FROM (
+            SELECT DISTINCT ON (x) x, value FROM (
+                SELECT step AS x, attempt, value FROM telemetry_point WHERE series_id = series.id AND run.step < %(long)s
+                UNION ALL
+                SELECT bucket, attempt, total / count FROM telemetry_rollup WHERE series_id = series.id AND count > 0 AND run.step >= %(long)s
+            ) AS every
+            ORDER BY x, attempt DESC
+        ) AS newest
+    ) AS curve
+    WHERE series.run_id = ANY(%(runs)s) AND series.name = %(name)s AND series.axis = 'step' AND curve.values IS NOT NULL
 """
 
 
@@ -38,8 +39,10 @@ def sparklines(runs: Sequence[uuid.UUID], name: str, points: int = POINTS) -> di
 def thinned(values: list[float], points: int) -> list[float | None]:
     """The means of at most `points` even slices of `values`."""
     count = min(points, len(values))
-    slices = (values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count))
-    return [_mean([value for value in piece if math.isfinite(value)]) for piece in slices]
+    pieces = [values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)]
+    if all(map(math.isfinite, values)):
+        return [sum(piece) / len(piece) for piece in pieces]
+    return [_mean([value for value in piece if math.isfinite(value)]) for piece in pieces]
 
 
 def _mean(values: list[float]) -> float | None:

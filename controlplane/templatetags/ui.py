@@ -9,9 +9,9 @@ from django.conf import settings
 from django.contrib.staticfiles.storage import staticfiles_storage
 from django.templatetags.static import static
 from django.urls import NoReverseMatch, reverse
-from django.utils.html import format_html
 from django.utils.safestring import mark_safe
 
+from controlplane.markup import markup
 from controlplane.templatetags.format import MISSING, fixed
 
 register = template.Library()
@@ -53,7 +53,11 @@ NAV = (
 
 @register.simple_tag
 def icon(name: str, classes: str = "") -> str:
-    return format_html('<svg class="icon {}" aria-hidden="true"><use href="{}#{}"></use></svg>', classes, static("icons.svg"), name)
+    sheet = static("icons.svg") if settings.DEBUG else _cached_sheet()
+    return markup('<svg class="icon {}" aria-hidden="true"><use href="{}#{}"></use></svg>', classes, sheet, name)
+
+
+_cached_sheet = cache(lambda: static("icons.svg"))
 
 
 @register.simple_tag(takes_context=True)
@@ -83,15 +87,13 @@ def event_icon(kind: str) -> str:
 @register.simple_tag
 def state(value: str, word: str = "") -> str:
     """A state as shape, colour and word."""
-    return format_html('<span class="state state-{}">{}</span>', value, word or str(value).capitalize())
+    return markup('<span class="state state-{}">{}</span>', value, word or str(value).capitalize())
 
 
 @register.simple_tag
 def count_of_state(value: str, n: int) -> str:
     """How many are in a state, beside its shape; the word is for those who do not see it, and on hover."""
-    return format_html(
-        '<span class="state state-{}" title="{} {}">{}<span class="visually-hidden"> {}</span></span>', value, n, value, n, value
-    )
+    return markup('<span class="state state-{}" title="{} {}">{}<span class="visually-hidden"> {}</span></span>', value, n, value, n, value)
 
 
 @register.simple_tag
@@ -102,7 +104,7 @@ def mean_of(found, decimals: int = 3) -> str:
     if found.low is None:
         return fixed(found.estimate, decimals)
     half = fixed((found.high - found.low) / 2, decimals)
-    return format_html('{} <span class="interval">± {}</span>', fixed(found.estimate, decimals), half)
+    return markup('{} <span class="interval">± {}</span>', fixed(found.estimate, decimals), half)
 
 
 @register.filter
@@ -121,22 +123,29 @@ def sparkline(values: list[float | None] | None, label: str = "") -> str:
     known = [value for value in values or [] if value is not None]
     if len(known) < 2:
         return mark_safe('<svg class="spark" aria-hidden="true"></svg>')
-    low, high = min(known), max(known)
-    x_of = lambda index: 1 + index * (SPARK_WIDTH - 4) / (len(values) - 1)
-    y_of = lambda value: SPARK_HEIGHT - 3 - (value - low) / ((high - low) or 1) * (SPARK_HEIGHT - 6)
-    places = [None if value is None else (round(x_of(index), 1), round(y_of(value), 1)) for index, value in enumerate(values)]
-    last = next(place for place in reversed(places) if place)
-    return format_html(
+    places = _places(values, min(known), max(known))
+    last_x, last_y = next(place for place in reversed(places) if place).split()
+    return markup(
         '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}"><path d="{}"></path><circle cx="{}" cy="{}" r="1.8"></circle></svg>',
-        *(SPARK_WIDTH, SPARK_HEIGHT, label or f"from {known[0]:.3g} to {known[-1]:.3g}", _path(places), *last),
+        *(SPARK_WIDTH, SPARK_HEIGHT, label or f"from {known[0]:.3g} to {known[-1]:.3g}", _path(places), last_x, last_y),
     )
 
 
-def _path(places: list[tuple[float, float] | None]) -> str:
+def _places(values: list[float | None], low: float, high: float) -> list[str | None]:
+    """Where each value lies in a sparkline, as "x y"; None where it is missing."""
+    across, up = (SPARK_WIDTH - 4) / (len(values) - 1), (SPARK_HEIGHT - 6) / ((high - low) or 1)
+    bottom = SPARK_HEIGHT - 3
+    return [None if value is None else f"{1 + index * across:.1f} {bottom - (value - low) * up:.1f}" for index, value in enumerate(values)]
+
+
+def _path(places: list[str | None]) -> str:
+    """A line through each row of places without a gap."""
+    if None not in places:
+        return f"M{'L'.join(places)}"
     pieces, drawing = [], False
     for place in places:
         if place:
-            pieces.append(f"{'L' if drawing else 'M'}{place[0]} {place[1]}")
+            pieces.append(f"{'L' if drawing else 'M'}{place}")
         drawing = place is not None
     return "".join(pieces)
 
@@ -149,7 +158,7 @@ def interval(rate, baseline: float | None = None) -> str:
     label = f"{rate.rate:.3f}, 95 % interval {rate.low:.3f} to {rate.high:.3f}, n = {rate.n}"
     tick = _tick(baseline) if baseline is not None else ""
     x, low, high = (round(RATE_WIDTH * value, 1) for value in (rate.rate, rate.low, rate.high))
-    return format_html(
+    return markup(
         '<svg class="rate" viewBox="0 0 {} 16" role="img" aria-label="{}"><title>{}</title><path class="axis" d="M0 8H{}"></path>{}'
         '<path class="span" d="M{} 8H{}"></path><circle cx="{}" cy="8" r="3.2"></circle></svg>',
         *(RATE_WIDTH, label, label, RATE_WIDTH, tick, low, high, x),
@@ -161,7 +170,7 @@ def interval_mark(value: float) -> str:
     """The tick of a baseline alone, on the same line."""
     if not isinstance(value, (int, float)):
         return ""
-    return format_html(
+    return markup(
         '<svg class="rate" viewBox="0 0 {} 16" aria-hidden="true"><path class="axis" d="M0 8H{}"></path>{}</svg>',
         RATE_WIDTH,
         RATE_WIDTH,
@@ -170,14 +179,14 @@ def interval_mark(value: float) -> str:
 
 
 def _tick(value: float) -> str:
-    return format_html('<path class="tick" d="M{} 1V15"></path>', round(RATE_WIDTH * value, 1))
+    return markup('<path class="tick" d="M{} 1V15"></path>', round(RATE_WIDTH * value, 1))
 
 
 @register.simple_tag(takes_context=True)
 def importmap(context) -> str:
     """Names every script module `assay/<file>`, so that modules import each other under hashed, cacheable addresses."""
     modules = _modules() if settings.DEBUG else _cached_modules()
-    return format_html(
+    return markup(
         '<script type="importmap" nonce="{}">{}</script>',
         context["CSP_NONCE"],
         mark_safe(json.dumps({"imports": modules}).replace("<", "\\u003c")),

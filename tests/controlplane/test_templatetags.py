@@ -6,8 +6,16 @@ from types import SimpleNamespace
 import pytest
 from django.utils import timezone
 
+from controlplane.markup import markup
 from controlplane.templatetags import format as form
 from controlplane.templatetags import ui
+
+
+def test_markup_escapes_all_but_markup():
+    inner = markup("<b title='{}'>{}</b>", "'\">", "<script>")
+    assert inner == "<b title='&#x27;&quot;&gt;'>&lt;script&gt;</b>"
+    assert markup("<i>{}{}</i>", inner, 1 < 2) == f"<i>{inner}True</i>"
+    assert hasattr(markup("{}", ""), "__html__")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +68,7 @@ def test_a_missing_value_breaks_the_sparkline():
     assert ui.sparkline([0.0, 1.0, None, 0.5]).count("M") == 2
     assert "<path" not in ui.sparkline([1.0]) and "<path" not in ui.sparkline(None)
     assert "nan" not in ui.sparkline([1.0, 1.0])
+    assert 'd="M1.0 17.0L35.0 3.0L69.0 10.0"' in ui.sparkline([0.0, 1.0, 0.5])
 
 
 def test_a_rate_is_drawn_with_its_interval():

@@ -9,6 +9,7 @@ from django.utils import timezone
 from controlplane.accounts.models import AuditEntry
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.evals.models import Evaluation, Protocol, Result
+from controlplane.runs import listing
 from controlplane.runs.models import Run, RunEvent
 from controlplane.telemetry.models import LogLine
 from controlplane.telemetry.points import write_points
@@ -124,6 +125,14 @@ def test_each_facet_counts_under_the_choices_of_the_others(owner, team):
     counts = dict(re.findall(r'name="state" value="(\w+)".*?count">(\d+)<', html, re.S))
     assert counts == {"failed": "2", "queued": "1"}
     assert dict(re.findall(r'name="method" value="(\w+)".*?count">(\d+)<', html, re.S)) == {"sft": "1", "grpo": "1"}
+
+
+def test_a_run_without_an_owner_counts_in_all_facets_but_that_one(owner, team):
+    Run.objects.filter(pk=make_run(team, method="sft").pk).update(owner=None)
+    Run.objects.filter(pk=make_run(team, method="sft").pk).update(owner=owner)
+    total, facets = listing.facets(owner, listing.RunFilters())
+    values = {facet.name: facet.values for facet in facets}
+    assert total == 2 and values["method"] == [("sft", 2, False)] and values["owner"] == [(owner.username, 1, False)]
 
 
 @pytest.mark.parametrize("sort", ["created", "-created", "name", "-name", "step", "-step", "reward", "-reward"])

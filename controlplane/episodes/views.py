@@ -23,6 +23,8 @@ from runner.contract.episode import Author
 
 ROWS = 50
 TURNS = 200
+FIRST_TURNS = 40
+"""What a page opens with: several screens, painted before the rest is asked for, at once and by the page itself."""
 LISTS = ("termination", "state", "domain", "filters")
 QUICK = (
     ("All", ""),
@@ -117,12 +119,15 @@ def episode(request: HttpRequest, pk) -> HttpResponse:
     found = find_episode(request, pk)
     matching = selectors.filter_episodes(Episode.objects.filter(run=found.run_id), read_query(request.GET).filter())
     before, after = selectors.neighbours(matching, found)
-    turns = selectors.turns_of(found, limit=TURNS)
+    # A page that reads itself again must not shrink under its reader.
+    first = TURNS if request.headers.get("X-Requested-With") else FIRST_TURNS
+    turns = selectors.turns_of(found, limit=first)
     context = {
         "episode": found,
         "run": found.run,
         "turns": turns,
-        "more": turns[-1].index if len(turns) == TURNS else None,
+        "more": turns[-1].index if len(turns) == first else None,
+        "more_when": "load" if first == FIRST_TURNS else "revealed",
         "siblings": list(selectors.siblings(found)[:64]),
         "before": before,
         "after": after,
@@ -144,9 +149,8 @@ def more_turns(request: HttpRequest, pk) -> HttpResponse:
     """The next turns of a long transcript."""
     found = find_episode(request, pk)
     turns = selectors.turns_of(found, after=whole("after", request.GET.get("after", "")), limit=TURNS)
-    return render(
-        request, "episodes/_turns.html", {"episode": found, "turns": turns, "more": turns[-1].index if len(turns) == TURNS else None}
-    )
+    more = turns[-1].index if len(turns) == TURNS else None
+    return render(request, "episodes/_turns.html", {"episode": found, "turns": turns, "more": more, "more_when": "revealed"})
 
 
 @login_required

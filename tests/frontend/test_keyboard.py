@@ -86,6 +86,13 @@ def test_from_the_list_to_the_tokens_of_a_failed_episode(page, site):
     expect(page.locator("[data-token-detail]")).to_contain_text("· in the loss · logprob")
 
 
+def test_an_address_leads_to_a_turn_that_comes_after_the_first(page, site):
+    page.goto(f"/episodes/{site.world.episodes['long']}#turn-100")
+    expect(page.locator("#turn-100")).to_be_in_viewport()
+    assert page.locator("#turn-100").evaluate("turn => turn.matches(':target')")
+    expect(page.locator("#turns > .turn")).to_have_count(121)
+
+
 def test_the_turns_of_a_transcript(page, site):
     page.goto(f"/episodes/{site.world.episodes['long']}")
     press(page, "n", "n", "n")

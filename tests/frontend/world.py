@@ -443,7 +443,7 @@ def _long_episode(world: World, run: Run) -> None:
         worker="worker-1", policy_version=199, prompt_tokens=400, response_tokens=5600, seconds=61.7, advantage=-0.31, trained_tokens=2000, trained_step=199, masked=False, **columns_named(columns),
     )  # fmt: skip
     turns = [("system", "template", "You are in a laboratory. Use the tools; answer with a number and its unit.", 20)]
-    for index in range(12):
+    for index in range(60):
         turns += [
             ("assistant", "student", f"I measure the pendulum again, length {index} cm.\n\n```python\nmeasure(length={index})\n```", 40)
         ]

@@ -33,7 +33,9 @@ async function reread() {
   const text = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const selector of ["#turns", ".strip", ".episode-head", ".episode-side"]) {
     const now = document.querySelector(selector), next = text.querySelector(selector);
-    if (now && next && now.innerHTML !== next.innerHTML) now.replaceWith(next);
+    if (!now || !next || now.innerHTML === next.innerHTML) continue;
+    now.replaceWith(next);
+    htmx.process(next);
   }
   showPin(identifier);
   if (following) toEnd();

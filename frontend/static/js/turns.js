@@ -46,8 +46,21 @@ export function showPin(episode) {
   link.href = `/episodes/${pinned}/compare/${episode}`;
 }
 
+/** An address that names a turn which comes after the first ones leads there once it has come. */
+function awaitNamedTurn() {
+  const wanted = location.hash;
+  if (!wanted.startsWith("#turn-") || document.getElementById(wanted.slice(1))) return;
+  document.addEventListener("htmx:afterSettle", function arrived() {
+    if (location.hash !== wanted) return document.removeEventListener("htmx:afterSettle", arrived);
+    if (!document.getElementById(wanted.slice(1))) return;
+    document.removeEventListener("htmx:afterSettle", arrived);
+    location.replace(wanted);
+  });
+}
+
 /** @param {string} episode */
 export function startTurns(episode) {
+  awaitNamedTurn();
   bind("n", "Next turn", "Episode", () => walk(1));
   bind("p", "Previous turn", "Episode", () => walk(-1));
   bind("e", "Unfold every turn, or fold them", "Episode", unfold);

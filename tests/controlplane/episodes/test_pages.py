@@ -88,11 +88,29 @@ def test_two_episodes_side_by_side(browser, run):
     assert "<del>A</del>" in html and "<ins>B</ins>" in html
 
 
-def test_a_long_transcript_is_read_on(browser, run):
+@pytest.fixture
+def long_episode(run):
     episode = make_episode(run)
     Turn.objects.bulk_create(Turn(episode=episode, index=n, role="assistant", author="student", text=f"turn {n}.") for n in range(250))
-    assert "turn 249." not in page(browser, "episode", episode.pk)
-    assert "turn 249." in page(browser, "episode-turns", episode.pk, after=199)
+    return episode
+
+
+def test_a_long_transcript_is_read_on(browser, long_episode):
+    assert "turn 199." in page(browser, "episode-turns", long_episode.pk, after=39)
+    assert "turn 249." not in page(browser, "episode-turns", long_episode.pk, after=39)
+    last = page(browser, "episode-turns", long_episode.pk, after=199)
+    assert "turn 249." in last and "Reading on" not in last
+
+
+def test_a_page_opens_with_the_first_turns_and_asks_for_the_rest_at_once(browser, long_episode):
+    html = page(browser, "episode", long_episode.pk)
+    assert "turn 39." in html and "turn 40." not in html
+    assert 'after=39" hx-trigger="load"' in html
+
+
+def test_a_page_that_reads_itself_again_keeps_its_turns(browser, long_episode):
+    html = browser.get(reverse("episode", args=[long_episode.pk]), headers={"X-Requested-With": "XMLHttpRequest"}).content.decode()
+    assert "turn 199." in html and 'after=199" hx-trigger="revealed"' in html
 
 
 def test_a_label_is_kept(browser, run):

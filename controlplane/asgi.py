@@ -17,6 +17,7 @@ from django.conf import settings
 
 from controlplane import urls as urls  # every view, which the first request would import
 from controlplane.admission import BodyAdmission
+from controlplane.static import StaticFiles
 from controlplane.telemetry.routing import websocket_urlpatterns
 
 
@@ -29,7 +30,7 @@ def origins() -> list[str]:
 
 application = ProtocolTypeRouter(
     {
-        "http": BodyAdmission(http),
+        "http": StaticFiles(BodyAdmission(http)),
         "websocket": OriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)), origins()),
     }
 )

@@ -1,6 +1,7 @@
 """The parts of a page that are computed: icons, navigation, states, sparklines, the map of script modules."""
 
 import json
+import uuid
 from dataclasses import dataclass
 from functools import cache
 
@@ -54,6 +55,12 @@ NAV = (
 @register.simple_tag
 def icon(name: str, classes: str = "") -> str:
     return format_html('<svg class="icon {}" aria-hidden="true"><use href="{}#{}"></use></svg>', classes, static("icons.svg"), name)
+
+
+@register.simple_tag
+def form_token() -> str:
+    """Makes a form act once however often it is sent; `controlplane.accounts.idempotency` reads it."""
+    return format_html('<input type="hidden" name="token" value="{}" autocomplete="off">', uuid.uuid4().hex)
 
 
 @register.simple_tag(takes_context=True)

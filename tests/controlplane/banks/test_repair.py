@@ -23,6 +23,7 @@ from runner.contract.canonical import digest
 from tests.controlplane.banks.repair import repair_task, repair_version, three_tasks
 from tests.controlplane.factories import make_attempt, make_run
 
+from tests.controlplane.pages import form
 pytestmark = pytest.mark.django_db
 
 
@@ -352,15 +353,15 @@ def test_the_anchors_part_asks_again_only_while_they_run(browser, version, owner
 def test_the_anchors_are_proven_and_stopped_on_the_page(browser, version, viewer, fresh_buckets):
     part, prove = reverse("bank-anchors", args=["repair", 1]), reverse("bank-prove", args=["repair", 1])
     assert "Prove anchors" in browser.get(part).content.decode()
-    started = browser.post(prove, headers={"HX-Request": "true"}).content.decode()
+    started = browser.post(prove, form(), headers={"HX-Request": "true"}).content.decode()
     assert "every 3s" in started and "0 of 4 episodes ended" in started and "Prove anchors" not in started
-    again = browser.post(prove, headers={"HX-Request": "true"})
+    again = browser.post(prove, form(), headers={"HX-Request": "true"})
     assert again.status_code == 422 and "its anchors run since" in again.content.decode()
     stopped = browser.post(reverse("bank-stop-proving", args=["repair", 1]), headers={"HX-Request": "true"}).content.decode()
     assert "every 3s" not in stopped and "was stopped" in stopped and "Prove anchors" in stopped
     assert browser.post(reverse("bank-stop-proving", args=["repair", 1])).status_code == 302, "there is nothing to stop"
     browser.force_login(viewer)
-    assert "Prove anchors" not in browser.get(part).content.decode() and browser.post(prove).status_code == 403
+    assert "Prove anchors" not in browser.get(part).content.decode() and browser.post(prove, form()).status_code == 403
 
 
 def test_why_a_proof_did_not_come_to_its_end_is_said(browser, version, owner):

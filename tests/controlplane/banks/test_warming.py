@@ -19,6 +19,7 @@ from runner.contract.states import AttemptState, RunState
 from runner.contract.warming import WarmedTask
 from tests.controlplane.banks.repair import repair_task, repair_version
 from tests.controlplane.factories import make_attempt, make_run
+from tests.controlplane.pages import form
 
 pytestmark = pytest.mark.django_db
 
@@ -240,13 +241,25 @@ def test_the_nodes_are_warmed_and_stopped_on_the_page(browser, version, nodes, v
     part, warm, stop = (reverse(name, args=["repair", 1]) for name in ("bank-warmth", "bank-warm", "bank-stop-warming"))
     whole = browser.get(reverse("bank", args=["repair"])).content.decode()
     assert "Warm nodes" in whole and "never warmed" in whole and "every 3s" not in browser.get(part).content.decode()
-    started = browser.post(warm, headers={"HX-Request": "true"}).content.decode()
+    started = browser.post(warm, form(), headers={"HX-Request": "true"}).content.decode()
     assert "every 3s" in started and "0 of 2" in started and "Stop warming" in started
-    again = browser.post(warm, headers={"HX-Request": "true"})
+    again = browser.post(warm, form(), headers={"HX-Request": "true"})
     assert again.status_code == 422 and "wait for it or stop it first" in again.content.decode()
     browser.force_login(viewer)
     assert "Stop warming" not in browser.get(part).content.decode()
-    assert browser.post(warm).status_code == 403 and browser.post(stop).status_code == 403
+    assert browser.post(warm, form()).status_code == 403 and browser.post(stop).status_code == 403
+
+
+def test_a_form_that_is_sent_again_warms_and_proves_once(browser, owner, version, nodes, fresh_buckets):
+    """Not even when what the first one started has ended meanwhile."""
+    for name, method, count in (("bank-warm", "warming", 2), ("bank-prove", "anchors", 1)):
+        path, sent = reverse(name, args=["repair", 1]), form()
+        for _ in range(2):
+            assert browser.post(path, sent).status_code == 302
+            for run in Run.objects.filter(state=RunState.QUEUED):
+                request_stop(owner, run)
+        assert Run.objects.filter(method=method).count() == count
+        assert browser.post(path).status_code == 400, "without a token"
 
 
 def test_the_page_says_what_is_slow_what_failed_and_what_was_mended(browser, owner, version, nodes):

@@ -72,6 +72,8 @@ class AnchorCheckOut(Schema):
 
 class AnchorRowOut(Schema):
     task: str = Field(alias="task.key")
+    floor: float | None = Field(description="What the bank says that the unrepaired code scores.")
+    straw: float | None = Field(description="What the unrepaired code scored in the verifier's image, as a verifier reported it last.")
     oracle: AnchorCheckOut | None
     nop: AnchorCheckOut | None
     problems: list[str]

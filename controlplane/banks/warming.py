@@ -46,6 +46,17 @@ class NodeWarmth:
         return [row for row in self.rows if row.why_cold]
 
     @property
+    def sentence(self) -> str:
+        """How the node stands, with the value; what cold tasks came to is said of the first."""
+        if self.run is None:
+            return f"node {self.node} was never warmed"
+        if self.run.state in (*UNDER_WAY, RunState.SUCCEEDED):
+            first = f" ({self.cold[0].task.key}: {self.cold[0].why_cold})" if self.cold else ""
+            return f"node {self.node} is {self.state}: {self.warm_count} of {self.run.total_steps} tasks are warm{first}"
+        why = f": {self.run.reason}" if self.run.reason else ""
+        return f"the warming of node {self.node} {'was' if self.state == RunState.STOPPED else 'is'} {self.state}{why}"
+
+    @property
     def warm_count(self) -> int:
         return len(self.rows) - len(self.cold)
 
@@ -80,6 +91,13 @@ def nodes(version: BankVersion) -> list[NodeWarmth]:
     known = {*Node.objects.filter(state=NodeState.READY).values_list("name", flat=True), *newest}
     found = [(name, newest.get(name)) for name in sorted(known)]
     return [NodeWarmth(name, run, sorted(rows[run.pk], key=lambda row: not row.why_cold) if run else []) for name, run in found]
+
+
+def not_warm(version: BankVersion, only: str | None = None) -> list[NodeWarmth]:
+    """The ready nodes, or the one that is named, on which the version's episodes would wait or fail. One that is being warmed is none of them."""
+    wanted = {"name": only} if only else {}
+    ready = set(Node.objects.filter(state=NodeState.READY, **wanted).values_list("name", flat=True))
+    return [found for found in nodes(version) if found.node in ready and found.state not in ("warm", "warming")]
 
 
 def why_not_now(names: Sequence[str], team) -> str | None:

@@ -10,6 +10,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 
 from controlplane import storage
+from controlplane.banks import warming
 from controlplane.banks.anchors import gate
 from controlplane.banks.models import BankVersion
 from controlplane.cluster.models import Node
@@ -34,6 +35,7 @@ def check(config: RunConfig, version: BankVersion, tasks, found) -> None:
     check_verifiers(wanted, kept, found)
     check_agent(config, kept, found)
     check_devices(config, kept, found)
+    check_warmth(wanted, version, found)
     check_places(config, found)
     check_masking(config, found)
     check_trainer(config, found)
@@ -117,6 +119,15 @@ def check_devices(config: RunConfig, tasks, found) -> None:
     if needy and not config.resources.gpus:
         told = f"{len(needy)} tasks need a GPU ({_some(needy)}) and the run has none; ask for GPUs, or leave them out by families or levels"
         found.refuse("/resources/gpus", told, config.resources.gpus)
+
+
+def check_warmth(wanted: HarborEnvironment, version: BankVersion, found, only: str | None = None) -> None:
+    """A cold node builds for minutes in each task's first episode; on which nodes a run will lie is not known, unless it names one."""
+    if wanted.backend != "docker" or not (cold := warming.not_warm(version, only)):
+        return
+    told = "; ".join(node.sentence for node in cold[:NAMED]) + (f"; and {len(cold) - NAMED} more nodes" if len(cold) > NAMED else "")
+    remedy = f"there the first episode of a task builds its images, for minutes; press Warm on the page of {version} first"
+    found.warn("/environment/bank", f"{told}; {remedy}", wanted.bank)
 
 
 def check_places(config: RunConfig, found) -> None:

@@ -88,7 +88,7 @@ class AnchorRow:
 
     @property
     def problems(self) -> list[str]:
-        return [problem for check in self.checks for problem in check.problems]
+        return list(dict.fromkeys(problem for check in self.checks for problem in check.problems))
 
     @property
     def newest(self) -> AnchorCheck | None:

@@ -104,6 +104,7 @@ class WarmedTaskOut(Schema):
 
 class NodeWarmthOut(Schema):
     node: str
+    is_ready: bool = Field(description="Whether the node takes runs now.")
     state: str = Field(description="unknown, warming, warm, cold; or failed, lost, stopped: what its run ended as.")
     run: UUID | None = Field(None, alias="run.pk")
     reason: str = Field("", alias="run.reason")

@@ -83,7 +83,8 @@ def warming_context(request: HttpRequest, version: BankVersion, wrong: str = "")
     """What `_warming.html` shows of a version."""
     nodes = warming.nodes(version)
     busy = any(node.state == "warming" for node in nodes)
-    more = {"bank": version.bank, "version": version, "may_warm": may(request.user, version.bank.team, "bank.warm")}
+    is_any_ready = any(node.is_ready for node in nodes)
+    more = {"bank": version.bank, "version": version, "may_warm": may(request.user, version.bank.team, "bank.warm"), "is_any_ready": is_any_ready}
     return more | {"nodes": nodes, "is_warming": busy, "warming_wrong": wrong, "limit": WARM_SECONDS, "at_once": CONCURRENCY}
 
 

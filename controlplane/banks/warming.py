@@ -27,6 +27,7 @@ class NodeWarmth:
     """A node and the newest run that warmed it for the version, None when none did. `rows` are that run's tasks, cold ones first."""
 
     node: str
+    is_ready: bool
     run: Run | None = None
     rows: list[Row] = field(default_factory=list)
 
@@ -88,16 +89,14 @@ def nodes(version: BankVersion) -> list[NodeWarmth]:
     rows = defaultdict(list)
     for row in Row.objects.filter(run__in=newest.values()).select_related("task").order_by("task__key"):
         rows[row.run_id].append(row)
-    known = {*Node.objects.filter(state=NodeState.READY).values_list("name", flat=True), *newest}
-    found = [(name, newest.get(name)) for name in sorted(known)]
-    return [NodeWarmth(name, run, sorted(rows[run.pk], key=lambda row: not row.why_cold) if run else []) for name, run in found]
+    ready = set(Node.objects.filter(state=NodeState.READY).values_list("name", flat=True))
+    found = [(name, newest.get(name)) for name in sorted({*ready, *newest})]
+    return [NodeWarmth(name, name in ready, run, sorted(rows[run.pk], key=lambda row: not row.why_cold) if run else []) for name, run in found]
 
 
 def not_warm(version: BankVersion, only: str | None = None) -> list[NodeWarmth]:
     """The ready nodes, or the one that is named, on which the version's episodes would wait or fail. One that is being warmed is none of them."""
-    wanted = {"name": only} if only else {}
-    ready = set(Node.objects.filter(state=NodeState.READY, **wanted).values_list("name", flat=True))
-    return [found for found in nodes(version) if found.node in ready and found.state not in ("warm", "warming")]
+    return [found for found in nodes(version) if found.is_ready and only in (None, found.node) and found.state not in ("warm", "warming")]
 
 
 def why_not_now(names: Sequence[str], team) -> str | None:

@@ -273,6 +273,23 @@ def test_the_page_says_what_is_slow_what_failed_and_what_was_mended(browser, own
     assert browser.post(reverse("bank-stop-warming", args=["repair", 1])).status_code == 302, "there is nothing to stop"
 
 
+def test_without_a_ready_node_the_page_says_what_to_do(browser, owner, version, nodes):
+    path = reverse("bank-warmth", args=["repair", 1])
+    assert "disabled" not in browser.get(path).content.decode()
+    for run in launching.start_warming(owner, version):
+        request_stop(owner, run)
+    Node.objects.filter(name="two").update(state="cordoned")
+    page = browser.get(path).content.decode()
+    assert page.count("not ready") == 1 and "disabled" not in page and "No node is ready" not in page
+    Node.objects.update(state="cordoned")
+    page = browser.get(path).content.decode()
+    assert page.count("not ready") == 2, "what they were found to be stays"
+    assert "No node is ready" in page and reverse("cluster") in page and '<button class="small" disabled>' in page
+    Run.objects.filter(method="warming").delete()
+    page = browser.get(path).content.decode()
+    assert "No node is ready" in page and "<table" not in page
+
+
 def test_a_warming_is_among_no_evaluations(browser, owner, version, nodes):
     run = launching.start_warming(owner, version)[0]
     assert run.name not in browser.get(reverse("evaluate")).content.decode()

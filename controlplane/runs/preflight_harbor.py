@@ -23,6 +23,7 @@ SMALLEST_WINDOW = 1024
 USUAL_TURN_TOKENS = 1104
 NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 NAMED = 3
+ROLLOUT_STAGES = ("grpo", "gigpo")
 
 
 def check(config: RunConfig, version: BankVersion, tasks, found) -> None:
@@ -142,15 +143,21 @@ def check_places(config: RunConfig, found) -> None:
 
 def check_masking(config: RunConfig, found) -> None:
     """Unmasked truncation ruined a published run: reward .573 to .078."""
+    reason = (config.environment.unmasked_reason or "").strip()
+    told = "episodes that were cut off are trained on as if they were failures; runs collapsed that way"
     for index, stage in enumerate(config.stages):
-        if stage.type == "grpo" and stage.train_truncated:
-            told = "episodes that were cut off are trained on as if they were failures; runs collapsed that way. Switch it off to mask them"
-            found.warn(f"/stages/{index}/train_truncated", told, True)
+        if stage.type not in ROLLOUT_STAGES or not stage.train_truncated:
+            continue
+        if len(reason) < LEAST_REASON:
+            remedy = f"switch it off to mask them, or say in environment.unmasked_reason (from {LEAST_REASON} characters) why not"
+            found.refuse(f"/stages/{index}/train_truncated", f"{told}; {remedy}", True)
+        else:
+            found.warn(f"/stages/{index}/train_truncated", f"{told}; the reason stays on the run", True)
 
 
 def check_trainer(config: RunConfig, found) -> None:
     for index, stage in enumerate(config.stages):
-        if stage.type == "grpo" and stage.micro_batch_tokens < config.model.max_length:
+        if stage.type in ROLLOUT_STAGES and stage.micro_batch_tokens < config.model.max_length:
             told = f"is less than model.max_length {config.model.max_length}: the longest episode fits no forward pass; raise it to that"
             found.refuse(f"/stages/{index}/micro_batch_tokens", told, stage.micro_batch_tokens)
 

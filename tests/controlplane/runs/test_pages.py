@@ -325,6 +325,15 @@ def test_the_audit_tab_tells_events_and_deeds(owner, team):
     assert signed_in(owner).get(f"/runs/{run.pk}/audit?before=x").status_code == 400
 
 
+def test_why_a_guard_was_overridden_stays_visible_on_the_run(owner, team):
+    reasons = {"unproven_reason": "checked by hand <b>", "unmasked_reason": "a control beside the masked run"}
+    run = lived(team, document={"environment": {"type": "harbor", **reasons}})
+    for path in (f"/runs/{run.pk}", f"/runs/{run.pk}/header"):
+        html = read(owner, path) if path.count("/") == 2 else signed_in(owner).get(path).content.decode()
+        assert "not proven when this was launched: checked by hand &lt;b&gt;" in html and "trained on: a control beside the masked run" in html
+    assert "not proven when" not in read(owner, f"/runs/{lived(team, name='plain').pk}")
+
+
 # ---------------------------------------------------------------- actions
 def test_a_member_stops_a_run_and_a_viewer_may_not(teammate, viewer, team):
     run = lived(team)

@@ -155,8 +155,13 @@ def test_an_unknown_family_names_the_known_ones(owner, team, proven, document):
     assert "sign" in refusals(owner, team, document)["/environment/families/0"]
 
 
-def test_switching_masking_off_warns(owner, team, proven, document):
-    document["stages"][0]["train_truncated"] = True
+def test_masking_is_switched_off_only_for_a_reason_and_then_warns(owner, team, proven, document):
+    del document["stages"][0]["train_truncated"]
+    for reason in (None, "short"):
+        document["environment"]["unmasked_reason"] = reason
+        assert "switch it off to mask them" in refusals(owner, team, document)["/stages/0/train_truncated"], "on unless said otherwise"
+    document["environment"]["unmasked_reason"] = "a control run beside the masked one"
+    assert refusals(owner, team, document) == {}
     (warning,) = [item for item in check_launch(owner, team, document).warnings if item.pointer.endswith("train_truncated")]
     assert "collapsed" in warning.message
 

@@ -330,8 +330,8 @@ def test_why_a_guard_was_overridden_stays_visible_on_the_run(owner, team):
     run = lived(team, document={"environment": {"type": "harbor", **reasons}})
     for path in (f"/runs/{run.pk}", f"/runs/{run.pk}/header"):
         html = read(owner, path) if path.count("/") == 2 else signed_in(owner).get(path).content.decode()
-        assert "not proven when this was launched: checked by hand &lt;b&gt;" in html and "trained on: a control beside the masked run" in html
-    assert "not proven when" not in read(owner, f"/runs/{lived(team, name='plain').pk}")
+        assert "anchors are not proven: checked by hand &lt;b&gt;" in html and "cut off: a control beside the masked run" in html
+    assert "are not proven" not in read(owner, f"/runs/{lived(team, name='plain').pk}")
 
 
 # ---------------------------------------------------------------- actions

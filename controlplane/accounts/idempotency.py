@@ -1,5 +1,7 @@
 """Doing a thing once however often it is asked for: the answer is stored in the transaction that did it."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -50,6 +52,34 @@ def form_token(request: HttpRequest) -> str:
     if not token.isalnum() or len(token) != 32:
         raise BadRequest("the form's token is missing; reload the page")
     return token
+
+
+def once_per_form(request: HttpRequest, act: Callable[[], Any]) -> tuple[Any, bool]:
+    """(what `act()` returned, replayed): a form that costs something acts once a `{% form_token %}`, be it clicked twice or sent again.
+
+    What it returns must be JSON. Whatever it raises leaves the token free. Raises BadRequest without a token, or when it came with other fields.
+    """
+    token, path = form_token(request), f"POST {request.path}"[:200]
+    try:
+        _, answer, replayed = once(request.user, path, token, posted_hash(request), lambda: (200, act()))
+    except KeyReused:
+        raise BadRequest("this form was already sent with other values; reload the page and send it again") from None
+    except KeyBusy:
+        raise BadRequest("this form is still being served; reload the page in a moment to see what came of it") from None
+    return answer, replayed
+
+
+def posted_hash(request: HttpRequest) -> str:
+    """SHA-256 of a form's fields and files, without its tokens. Files are read in pieces: one may be larger than memory should hold."""
+    fields = sorted((name, values) for name, values in request.POST.lists() if name not in ("token", "csrfmiddlewaretoken"))
+    found = hashlib.sha256(json.dumps(fields).encode())
+    for name, files in sorted(request.FILES.lists()):
+        for file in files:
+            found.update(json.dumps([name, file.name, file.size]).encode())
+            for chunk in file.chunks():
+                found.update(chunk)
+            file.seek(0)
+    return found.hexdigest()
 
 
 def _reserve(user: User, path: str, key: str, request_hash: str) -> tuple[IdempotencyKey, bool]:

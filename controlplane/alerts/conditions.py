@@ -21,6 +21,9 @@ STEP_TIME, TOKENS_PER_TURN, AT_TURN_LIMIT = "timing_s/step", "episode/tokens_per
 WATCHED = (STEP_TIME, TOKENS_PER_TURN, AT_TURN_LIMIT)
 IN_CONTAINERS = "harbor"
 ENGINE_SLOW_S, ENGINE_WINDOW_S = 20.0, 900.0
+# Limits that a project may set for itself, by rule.
+COLLAPSE, ENGINE = "collapse pattern", "container engine"
+MOVABLE = {COLLAPSE: COLLAPSE_FALL, ENGINE: ENGINE_SLOW_S}
 STEPS_FOR_MEDIAN = 20
 STALL_MEDIANS = 5
 DISK_WARNING, DISK_CRITICAL = 0.90, 0.97
@@ -44,34 +47,34 @@ class Condition:
         return self.status in ("warning", "critical")
 
 
-def conditions(run: Run, attempt: Attempt | None, tails: Mapping[str, Tail]) -> list[Condition]:
-    """`tails` holds the WATCHED series."""
-    found = [progress(attempt, tails[STEP_TIME]), contact(attempt), disk()]
+def conditions(run: Run, attempt: Attempt | None, tails: Mapping[str, Tail], own: Mapping[str, float]) -> list[Condition]:
+    """`tails` holds the WATCHED series, `own` the limits that the run's project set for itself."""
+    found, limits = [progress(attempt, tails[STEP_TIME]), contact(attempt), disk()], {**MOVABLE, **own}
     if run.environment == IN_CONTAINERS:
-        found += [truncation(tails), engine(run)]
+        found += [truncation(tails, limits[COLLAPSE]), engine(run, limits[ENGINE])]
     return found
 
 
-def truncation(tails: Mapping[str, Tail]) -> Condition:
+def truncation(tails: Mapping[str, Tail], most_fall: float) -> Condition:
     """Replies shrink while more episodes reach the turn limit: how unmasked truncation ruins a run."""
-    finding = collapse(tails[TOKENS_PER_TURN].value, tails[AT_TURN_LIMIT].value)
+    finding = collapse(tails[TOKENS_PER_TURN].value, tails[AT_TURN_LIMIT].value, most_fall)
     advice = "Stop, and go on from a checkpoint before the fall with train_truncated off."
-    fixed = {"rule": "collapse pattern", "title": "Shorter turns, more cut off", "limit_text": f"≤ {COLLAPSE_FALL:.0%} fall"}
+    fixed = {"rule": COLLAPSE, "title": "Shorter turns, more cut off", "limit": most_fall, "limit_text": f"≤ {most_fall:.0%} fall"}
     status = "unknown" if finding.value is None else "critical" if finding.broken else "ok"
     told = f"tokens a turn fell by {finding.value or 0:.0%} while the turn limit is reached more often"
-    return Condition(status=status, value=finding.value, limit=COLLAPSE_FALL, message=told, advice=advice, **fixed)
+    return Condition(status=status, value=finding.value, message=told, advice=advice, **fixed)
 
 
-def engine(run: Run) -> Condition:
+def engine(run: Run, slow_s: float) -> Condition:
     """A container engine that answers slowly takes work and then hangs; one that does not answer at all has no newer sample."""
     advice = "Take the node out, end its episodes, restart the engine. Its image cache survives; never prune the builder's."
-    limit = {"limit": ENGINE_SLOW_S, "limit_text": f"≤ {ENGINE_SLOW_S:.0f} s"}
-    fixed = {"rule": "container engine", "title": "Engine latency", "advice": advice, **limit}
+    limit = {"limit": slow_s, "limit_text": f"≤ {slow_s:g} s"}
+    fixed = {"rule": ENGINE, "title": "Engine latency", "advice": advice, **limit}
     found = slowest_sample(run, "docker/ps_latency_s/", within_s=ENGINE_WINDOW_S)
     if found is None:
         return Condition(status="unknown", value=None, message="", **fixed)
     name, seconds = found
-    status = "critical" if seconds > ENGINE_SLOW_S else "ok"
+    status = "critical" if seconds > slow_s else "ok"
     return Condition(status=status, value=seconds, message=f"{name.rpartition('/')[2]} takes {seconds:.1f} s to list its containers", **fixed)
 
 

@@ -73,17 +73,17 @@ def _is_critical(rule: Rule, newest: np.ndarray) -> bool:
     return bool((newest > rule.critical if COMPARES[rule.kind] == "above" else newest < rule.critical).all())
 
 
-def collapse(tokens_per_turn: np.ndarray, at_turn_limit: np.ndarray) -> Finding:
+def collapse(tokens_per_turn: np.ndarray, at_turn_limit: np.ndarray, most_fall: float = COLLAPSE_FALL) -> Finding:
     """The pattern of a run that unmasked truncation ruins: replies shrink while the turn limit is reached more often.
 
     Both series are held by medians: the newest COLLAPSE_STEPS against the COLLAPSE_WINDOW before them. `value` is the fall of tokens a turn.
     """
     if min(len(tokens_per_turn), len(at_turn_limit)) < COLLAPSE_STEPS + FEWEST_FOR_BASELINE:
-        return Finding(False, None, COLLAPSE_FALL)
+        return Finding(False, None, most_fall)
     before, now = ([float(np.nanmedian(part)) for part in _halves(series)] for series in (tokens_per_turn, at_turn_limit))
     (tokens_before, tokens_now), (limit_before, limit_now) = before, now
     fall = 1 - tokens_now / max(tokens_before, SMALLEST_BASELINE)
-    return Finding(fall > COLLAPSE_FALL and limit_now > limit_before, fall, COLLAPSE_FALL)
+    return Finding(fall > most_fall and limit_now > limit_before, fall, most_fall)
 
 
 def _halves(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

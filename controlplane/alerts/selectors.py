@@ -47,7 +47,7 @@ def health_tiles(run: Run) -> list[Tile]:
     opened, limits = standing(run), run.project.alert_limits
     tiles = [metric_tile(metric, tails[name], opened, limits) for name, metric in ruled(run).items()]
     attempt = run.attempts.last()
-    return tiles + [condition_tile(condition) for condition in conditions(run, attempt, tails)]
+    return tiles + [condition_tile(condition) for condition in conditions(run, attempt, tails, limits)]
 
 
 def ruled(run: Run) -> dict[str, Metric]:

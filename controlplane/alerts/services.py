@@ -11,7 +11,7 @@ from django.utils import timezone
 from controlplane.accounts.models import Project
 from controlplane.accounts.roles import require
 from controlplane.accounts.services import record
-from controlplane.alerts.conditions import WATCHED, conditions
+from controlplane.alerts.conditions import MOVABLE, WATCHED, conditions
 from controlplane.alerts.models import Incident
 from controlplane.alerts.rules import RULED, TAIL, examine, rule_name, sentence, severity, with_limit
 from controlplane.runs.changes import append_event, lock_run
@@ -55,7 +55,7 @@ def evaluate_run(run: Run) -> None:
 
 
 def hold_to_conditions(run: Run, opened: dict[str, Incident], tails) -> None:
-    for condition in conditions(run, run.attempts.last(), tails):
+    for condition in conditions(run, run.attempts.last(), tails, run.project.alert_limits):
         if condition.broken and condition.rule not in opened:
             told = {"message": condition.message, "advice": condition.advice, "severity": condition.status}
             open_incident(run, condition.rule, "", condition.value, condition.limit, run.step, **told)
@@ -90,7 +90,7 @@ def set_limit(user, project, rule: str, limit: float | None) -> dict[str, float]
     Raises ValidationError, PermissionDenied.
     """
     require(user, project.team, "alert.limit")
-    known = {rule_name(metric, item): item for metric in RULED.values() for item in metric.rules if item.kind != "non_finite"}
+    known = {rule_name(metric, item) for metric in RULED.values() for item in metric.rules if item.kind != "non_finite"} | {*MOVABLE}
     if rule not in known:
         raise ValidationError({"rule": f"{rule!r} is no rule with a limit; known are {', '.join(sorted(known))}"})
     if limit is not None and not math.isfinite(limit):

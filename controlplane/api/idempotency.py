@@ -7,7 +7,7 @@ from functools import wraps
 from django.http import HttpResponse
 from ninja.decorators import decorate_view
 
-from controlplane.accounts.idempotency import once
+from controlplane.accounts.idempotency import once, posted_hash
 from controlplane.api.auth import identify
 from controlplane.api.problems import Problem, problem_of, respond
 from runner.contract.parse import FieldError
@@ -50,10 +50,14 @@ def _answer(request, user, key: str, run) -> HttpResponse:
             raise _Refused(response)
         return response.status_code, response.content.decode()
 
-    request_hash = hashlib.sha256(request.get_full_path().encode() + b"\0" + request.body).hexdigest()
-    status, text, replayed = once(user, f"{request.method} {request.path}"[:200], key, request_hash, act)
+    status, text, replayed = once(user, f"{request.method} {request.path}"[:200], key, _request_hash(request), act)
     headers = {"Idempotency-Replayed": "true"} if replayed else {}
     return HttpResponse(text, status=status, content_type="application/json; charset=utf-8", headers=headers)
+
+
+def _request_hash(request) -> str:
+    content = posted_hash(request).encode() if request.content_type == "multipart/form-data" else request.body
+    return hashlib.sha256(request.get_full_path().encode() + b"\0" + content).hexdigest()
 
 
 idempotent = decorate_view(_only_once)

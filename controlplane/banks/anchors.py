@@ -18,7 +18,17 @@ from controlplane.accounts.services import record
 from controlplane.banks.models import AnchorCheck, Bank, BankVersion, Task
 from controlplane.cluster.models import Node, NodeState
 from controlplane.runs.models import Run
-from runner.contract.anchors import ANCHOR_AGENTS, AnchorAgent, AnchorResult, AnchorState, AnchorSummary, problems, summarise
+from runner.contract.anchors import (
+    ANCHOR_AGENTS,
+    AnchorAgent,
+    AnchorResult,
+    AnchorState,
+    AnchorSummary,
+    is_floor_wrong,
+    problems,
+    score_problems,
+    summarise,
+)
 from runner.contract.evaluation_config import ANCHORS, KIND
 from runner.contract.repair import BLOCKED
 from runner.contract.states import RunState
@@ -78,7 +88,7 @@ class AnchorRow:
 
     @property
     def problems(self) -> list[str]:
-        return [problem for check in self.checks for problem in check.problems]
+        return list(dict.fromkeys(problem for check in self.checks for problem in check.problems))
 
     @property
     def newest(self) -> AnchorCheck | None:
@@ -86,9 +96,26 @@ class AnchorRow:
 
     @property
     def floor(self) -> float | None:
-        """What a verifier reported last, else what the bank says."""
-        reported = [check.floor for check in self.checks if check.floor is not None]
-        return reported[-1] if reported else expected_floor(self.task)
+        """What the bank says that the unrepaired code scores; None where it says nothing."""
+        return expected_floor(self.task)
+
+    @property
+    def straw(self) -> float | None:
+        """What the unrepaired code scored in the verifier's image, as a verifier reported it last; None before one did."""
+        newest = max((check for check in self.checks if check.floor is not None), key=lambda check: check.at, default=None)
+        return newest and newest.floor
+
+    @property
+    def proven(self) -> list[tuple[str, bool, float | None]]:
+        """(name, whether there is a result, its score) of straw, nop and oracle."""
+        named = [("nop", self.nop), ("oracle", self.oracle)]
+        return [("straw", self.straw is not None, self.straw), *((name, check is not None, check and check.score) for name, check in named)]
+
+    @property
+    def wrong(self) -> set[str]:
+        """Which of oracle, nop and straw breaks the gate."""
+        found = {check.agent for check in self.checks if score_problems(check.agent, check)}
+        return found | ({"straw"} if is_floor_wrong(self.straw, self.floor) else set())
 
     @property
     def is_weakly_isolated(self) -> bool:

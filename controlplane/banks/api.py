@@ -13,6 +13,7 @@ from pydantic import StrictBool, StrictInt
 
 from controlplane import storage
 from controlplane.accounts.selectors import team_for
+from controlplane.api.idempotency import idempotent
 from controlplane.api.pagination import Page, Paging
 from controlplane.api.problems import Problem
 from controlplane.api.rate_limit import limited
@@ -143,6 +144,7 @@ def list_imports(request, paging: Query[Paging]):
 
 
 @router.post("/banks/imports", response={202: ImportOut})
+@idempotent
 @limited("import")
 def start_import(request, payload: NewImport):
     """Import tasks in the background: the bundled quiz, the simulator's tasks, a path or checkout of the server (admins), a hub id; watch /banks/imports/{id}."""
@@ -152,6 +154,7 @@ def start_import(request, payload: NewImport):
 
 
 @router.post("/banks/imports/upload", response={202: ImportOut})
+@idempotent
 @limited("import")
 def start_import_of_upload(
     request,

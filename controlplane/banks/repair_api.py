@@ -72,6 +72,8 @@ class AnchorCheckOut(Schema):
 
 class AnchorRowOut(Schema):
     task: str = Field(alias="task.key")
+    floor: float | None = Field(description="What the bank says that the unrepaired code scores.")
+    straw: float | None = Field(description="What the unrepaired code scored in the verifier's image, as a verifier reported it last.")
     oracle: AnchorCheckOut | None
     nop: AnchorCheckOut | None
     problems: list[str]
@@ -102,6 +104,7 @@ class WarmedTaskOut(Schema):
 
 class NodeWarmthOut(Schema):
     node: str
+    is_ready: bool = Field(description="Whether the node takes runs now.")
     state: str = Field(description="unknown, warming, warm, cold; or failed, lost, stopped: what its run ended as.")
     run: UUID | None = Field(None, alias="run.pk")
     reason: str = Field("", alias="run.reason")

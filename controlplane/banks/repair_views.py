@@ -9,6 +9,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
+from controlplane.accounts.idempotency import once_per_form
 from controlplane.accounts.roles import may, may_each, require
 from controlplane.api.rate_limit import limited_page
 from controlplane.banks import anchors, warming
@@ -48,10 +49,10 @@ def bank_prove(request: HttpRequest, bank: str, number: int) -> HttpResponse:
     """Run oracle and nop on every task of the version."""
     version = _version(request, bank, number)
     try:
-        version = start_proving(request.user, version)
+        once_per_form(request, lambda: str(start_proving(request.user, version).pk))
     except ValidationError as error:
         return render(request, "banks/_anchors.html", anchors_context(request, version, " ".join(error.messages)), status=422)
-    return _shown(request, version)
+    return _shown(request, _version(request, bank, number))
 
 
 @login_required
@@ -82,7 +83,8 @@ def warming_context(request: HttpRequest, version: BankVersion, wrong: str = "")
     """What `_warming.html` shows of a version."""
     nodes = warming.nodes(version)
     busy = any(node.state == "warming" for node in nodes)
-    more = {"bank": version.bank, "version": version, "may_warm": may(request.user, version.bank.team, "bank.warm")}
+    is_any_ready = any(node.is_ready for node in nodes)
+    more = {"bank": version.bank, "version": version, "may_warm": may(request.user, version.bank.team, "bank.warm"), "is_any_ready": is_any_ready}
     return more | {"nodes": nodes, "is_warming": busy, "warming_wrong": wrong, "limit": WARM_SECONDS, "at_once": CONCURRENCY}
 
 
@@ -93,7 +95,7 @@ def bank_warm(request: HttpRequest, bank: str, number: int) -> HttpResponse:
     """Run nop over the version's tasks on every ready node."""
     version = _version(request, bank, number)
     try:
-        start_warming(request.user, version)
+        once_per_form(request, lambda: [str(run.pk) for run in start_warming(request.user, version)])
     except ValidationError as error:
         return render(request, "banks/_warming.html", warming_context(request, version, " ".join(error.messages)), status=422)
     return _warmth_shown(request, version)

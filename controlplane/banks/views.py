@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
+from controlplane.accounts.idempotency import once_per_form
 from controlplane.accounts.roles import may
 from controlplane.accounts.selectors import team_for
 from controlplane.api.pagination import Paging
@@ -33,7 +34,8 @@ def banks(request: HttpRequest) -> HttpResponse:
     wrong = {}
     if request.method == "POST":
         try:
-            return redirect("bank-import", pk=_start(request).pk)
+            job, _ = once_per_form(request, lambda: str(_start(request).pk))
+            return redirect("bank-import", pk=job)
         except ValidationError as error:
             wrong = error.message_dict
     team = team_for(request.user, request.GET.get("team"))

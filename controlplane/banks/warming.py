@@ -27,6 +27,7 @@ class NodeWarmth:
     """A node and the newest run that warmed it for the version, None when none did. `rows` are that run's tasks, cold ones first."""
 
     node: str
+    is_ready: bool
     run: Run | None = None
     rows: list[Row] = field(default_factory=list)
 
@@ -44,6 +45,17 @@ class NodeWarmth:
     @property
     def cold(self) -> list[Row]:
         return [row for row in self.rows if row.why_cold]
+
+    @property
+    def sentence(self) -> str:
+        """How the node stands, with the value; what cold tasks came to is said of the first."""
+        if self.run is None:
+            return f"node {self.node} was never warmed"
+        if self.run.state in (*UNDER_WAY, RunState.SUCCEEDED):
+            first = f" ({self.cold[0].task.key}: {self.cold[0].why_cold})" if self.cold else ""
+            return f"node {self.node} is {self.state}: {self.warm_count} of {self.run.total_steps} tasks are warm{first}"
+        why = f": {self.run.reason}" if self.run.reason else ""
+        return f"the warming of node {self.node} {'was' if self.state == RunState.STOPPED else 'is'} {self.state}{why}"
 
     @property
     def warm_count(self) -> int:
@@ -77,9 +89,14 @@ def nodes(version: BankVersion) -> list[NodeWarmth]:
     rows = defaultdict(list)
     for row in Row.objects.filter(run__in=newest.values()).select_related("task").order_by("task__key"):
         rows[row.run_id].append(row)
-    known = {*Node.objects.filter(state=NodeState.READY).values_list("name", flat=True), *newest}
-    found = [(name, newest.get(name)) for name in sorted(known)]
-    return [NodeWarmth(name, run, sorted(rows[run.pk], key=lambda row: not row.why_cold) if run else []) for name, run in found]
+    ready = set(Node.objects.filter(state=NodeState.READY).values_list("name", flat=True))
+    found = [(name, newest.get(name)) for name in sorted({*ready, *newest})]
+    return [NodeWarmth(name, name in ready, run, sorted(rows[run.pk], key=lambda row: not row.why_cold) if run else []) for name, run in found]
+
+
+def not_warm(version: BankVersion, only: str | None = None) -> list[NodeWarmth]:
+    """The ready nodes, or the one that is named, on which the version's episodes would wait or fail. One that is being warmed is none of them."""
+    return [found for found in nodes(version) if found.is_ready and only in (None, found.node) and found.state not in ("warm", "warming")]
 
 
 def why_not_now(names: Sequence[str], team) -> str | None:

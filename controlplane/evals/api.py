@@ -14,7 +14,8 @@ from controlplane.api.idempotency import idempotent
 from controlplane.api.pagination import Page, Paging
 from controlplane.api.problems import Problem
 from controlplane.api.rate_limit import limited
-from controlplane.evals import launching, results, selectors
+from controlplane.episodes.models import Episode
+from controlplane.evals import launching, regrading, results, selectors
 from controlplane.evals.models import Evaluation, Protocol
 from controlplane.runs.api import FieldErrorOut
 from controlplane.runs.models import Run
@@ -134,6 +135,27 @@ def check(request: HttpRequest, document: Document, team: str | None = None):
     checked = launching.check(request.user, team_for(request.user, team), document)
     config = checked.config and checked.config.model_dump(mode="json")
     return {"config": config, **{name: getattr(checked, name) for name in ("tasks", "trials", "errors", "warnings")}}
+
+
+# ---------------------------------------------------------------- once more
+@router.post("/episodes/{uuid:episode_id}/regrade", response={201: EvaluationLaunchedOut})
+@idempotent
+@limited("launch")
+def regrade(request: HttpRequest, episode_id: UUID):
+    """Queue a fresh verifier over what the episode delivered; one that fails again leaves the earlier grade."""
+    return Status(201, regrading.regrade(request.user, _episode(request, episode_id)))
+
+
+@router.post("/episodes/{uuid:episode_id}/again", response={201: EvaluationLaunchedOut})
+@idempotent
+@limited("launch")
+def run_again(request: HttpRequest, episode_id: UUID):
+    """Queue the task of an evaluation's episode once more, under the evaluation's own config."""
+    return Status(201, regrading.run_again(request.user, _episode(request, episode_id)))
+
+
+def _episode(request: HttpRequest, episode_id: UUID) -> Episode:
+    return get_object_or_404(Episode.objects.for_user(request.user).select_related("run__project__team"), pk=episode_id)
 
 
 # ---------------------------------------------------------------- reading

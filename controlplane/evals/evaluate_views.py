@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from controlplane.accounts.idempotency import KeyBusy, KeyReused, form_token, once
+from controlplane.accounts.idempotency import KeyBusy, KeyReused, form_token, once, once_per_form
 from controlplane.accounts.models import Team
 from controlplane.accounts.roles import may
 from controlplane.accounts.selectors import team_for
@@ -89,7 +88,6 @@ def _form(
         "builtin": list(BUILTIN_MODELS),
         "runs": results.with_results(runs),
         "typed": typed,
-        "token": uuid.uuid4().hex,
         "errors": errors,
     }
     return render(request, "evaluate/evaluate.html", context, status=refusal if errors else 200)
@@ -127,8 +125,9 @@ def run_again(request: HttpRequest, pk) -> HttpResponse:
 def _about(request: HttpRequest, pk, verb: Callable, said: str) -> HttpResponse:
     episode = find_episode(request, pk)
     try:
-        verb(request.user, episode)
-        messages.success(request, f"{episode.task} {said}")
+        _, replayed = once_per_form(request, lambda: str(verb(request.user, episode).pk))
+        told = messages.info if replayed else messages.success
+        told(request, f"This was already asked for: {episode.task} {said}" if replayed else f"{episode.task} {said}")
     except ValidationError as error:
         messages.error(request, " ".join(error.messages))
     except InvalidDocument as invalid:

@@ -96,6 +96,8 @@ def _tasks(config: EvaluationConfig, version: BankVersion, found: preflight.Find
     preflight_harbor.check_files(version, chosen, found)
     if config.agent not in (ANCHORS, WARMING):
         preflight_harbor.check_verifiers(config.environment, chosen, found)
+    if config.agent not in (ANCHORS, WARMING, REGRADE):
+        preflight_harbor.check_warmth(config.environment, version, found, config.resources.node)
     if config.agent == "model":
         preflight_harbor.check_anchors(config.environment, version, found)
         preflight_harbor.check_agent(config, chosen, found)

@@ -45,8 +45,6 @@ def check_launch(user, team, document: dict, with_forecast: bool = False) -> Che
         return Checked(document, errors=error.errors)
     found = preflight.instant(config, team)
     rail = forecast.forecast(config, team, found.facts) if with_forecast and found.facts else None
-    if rail:
-        rail["warnings"] = [{"pointer": item.pointer, "message": item.message, "value": item.value} for item in found.warnings]
     resolved = None if found.errors else resolve(config, found)
     return Checked(document, resolved, found.errors, found.warnings, found.bank_version, rail)
 

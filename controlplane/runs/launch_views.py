@@ -72,7 +72,6 @@ def _page(request: HttpRequest, form: forms.Form, document: dict, parent: Run | 
         "preset": preset,
         "presets": PRESETS.values(),
         "sources": preset.sources if preset else {},
-        "token": uuid.uuid4().hex,
         "team": request.GET.get("team", ""),
         "doors": [(key, label) for key, label, _ in DOORS],
     }

@@ -34,7 +34,7 @@ FILTERS = {"domains": "domain", "levels": "level", "families": "family"}
 
 @dataclass
 class Findings:
-    """What the preflight found: errors refuse the run, warnings travel with the forecast; the rest pins it."""
+    """What the preflight found: errors refuse the run, warnings are shown and refuse nothing; the rest pins it."""
 
     errors: list[FieldError] = field(default_factory=list)
     warnings: list[FieldError] = field(default_factory=list)

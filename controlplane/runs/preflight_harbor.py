@@ -10,6 +10,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 
 from controlplane import storage
+from controlplane.banks import warming
 from controlplane.banks.anchors import gate
 from controlplane.banks.models import BankVersion
 from controlplane.cluster.models import Node
@@ -22,6 +23,7 @@ SMALLEST_WINDOW = 1024
 USUAL_TURN_TOKENS = 1104
 NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 NAMED = 3
+ROLLOUT_STAGES = ("grpo", "gigpo")
 
 
 def check(config: RunConfig, version: BankVersion, tasks, found) -> None:
@@ -34,6 +36,7 @@ def check(config: RunConfig, version: BankVersion, tasks, found) -> None:
     check_verifiers(wanted, kept, found)
     check_agent(config, kept, found)
     check_devices(config, kept, found)
+    check_warmth(wanted, version, found)
     check_places(config, found)
     check_masking(config, found)
     check_trainer(config, found)
@@ -119,6 +122,15 @@ def check_devices(config: RunConfig, tasks, found) -> None:
         found.refuse("/resources/gpus", told, config.resources.gpus)
 
 
+def check_warmth(wanted: HarborEnvironment, version: BankVersion, found, only: str | None = None) -> None:
+    """A cold node builds for minutes in each task's first episode; on which nodes a run will lie is not known, unless it names one."""
+    if wanted.backend != "docker" or not (cold := warming.not_warm(version, only)):
+        return
+    told = "; ".join(node.sentence for node in cold[:NAMED]) + (f"; and {len(cold) - NAMED} more nodes" if len(cold) > NAMED else "")
+    remedy = f"there the first episode of a task builds its images, for minutes; press Warm on the page of {version} first"
+    found.warn("/environment/bank", f"{told}; {remedy}", wanted.bank)
+
+
 def check_places(config: RunConfig, found) -> None:
     """A folder that each node has for itself holds something else, or nothing, on the others."""
     source = config.model.source
@@ -131,15 +143,21 @@ def check_places(config: RunConfig, found) -> None:
 
 def check_masking(config: RunConfig, found) -> None:
     """Unmasked truncation ruined a published run: reward .573 to .078."""
+    reason = (config.environment.unmasked_reason or "").strip()
+    told = "episodes that were cut off are trained on as if they were failures; runs collapsed that way"
     for index, stage in enumerate(config.stages):
-        if stage.type == "grpo" and stage.train_truncated:
-            told = "episodes that were cut off are trained on as if they were failures; runs collapsed that way. Switch it off to mask them"
-            found.warn(f"/stages/{index}/train_truncated", told, True)
+        if stage.type not in ROLLOUT_STAGES or not stage.train_truncated:
+            continue
+        if len(reason) < LEAST_REASON:
+            remedy = f"switch it off to mask them, or say in environment.unmasked_reason (from {LEAST_REASON} characters) why not"
+            found.refuse(f"/stages/{index}/train_truncated", f"{told}; {remedy}", True)
+        else:
+            found.warn(f"/stages/{index}/train_truncated", f"{told}; the reason stays on the run", True)
 
 
 def check_trainer(config: RunConfig, found) -> None:
     for index, stage in enumerate(config.stages):
-        if stage.type == "grpo" and stage.micro_batch_tokens < config.model.max_length:
+        if stage.type in ROLLOUT_STAGES and stage.micro_batch_tokens < config.model.max_length:
             told = f"is less than model.max_length {config.model.max_length}: the longest episode fits no forward pass; raise it to that"
             found.refuse(f"/stages/{index}/micro_batch_tokens", told, stage.micro_batch_tokens)
 

@@ -1,6 +1,7 @@
 """The page of one run: header and tabs, what its charts need, and what may be done to it."""
 
 import json
+from collections.abc import Callable
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -10,6 +11,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from controlplane.accounts.idempotency import once_per_form
 from controlplane.accounts.models import AuditEntry
 from controlplane.accounts.roles import may
 from controlplane.alerts.selectors import health_tiles
@@ -167,6 +169,11 @@ def _act(request: HttpRequest, run: Run, verb, said: str) -> HttpResponse:
     return redirect("run", run.pk)
 
 
+def _once(request: HttpRequest, verb: Callable[[], Run]) -> Callable[[], object]:
+    """A new attempt for each form, not for each time it is sent: a short attempt may have ended before the second time."""
+    return lambda: once_per_form(request, lambda: str(verb().pk))
+
+
 @login_required
 @require_POST
 def stop(request: HttpRequest, pk) -> HttpResponse:
@@ -181,7 +188,7 @@ def resume(request: HttpRequest, pk) -> HttpResponse:
     """Continue from the newest complete checkpoint, or from the one that was chosen."""
     run, chosen = find_run(request, pk), request.POST.get("checkpoint")
     checkpoint = get_object_or_404(Checkpoint.objects.for_user(request.user).filter(run=run), pk=chosen) if chosen else None
-    return _act(request, run, lambda: services.resume(request.user, run, checkpoint), f"{run.name} is queued to continue")
+    return _act(request, run, _once(request, lambda: services.resume(request.user, run, checkpoint)), f"{run.name} is queued to continue")
 
 
 @login_required
@@ -189,7 +196,7 @@ def resume(request: HttpRequest, pk) -> HttpResponse:
 @limited_page("launch")
 def retry(request: HttpRequest, pk) -> HttpResponse:
     run = find_run(request, pk)
-    return _act(request, run, lambda: services.retry(request.user, run), f"{run.name} is queued again")
+    return _act(request, run, _once(request, lambda: services.retry(request.user, run)), f"{run.name} is queued again")
 
 
 @login_required

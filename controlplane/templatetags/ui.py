@@ -1,6 +1,7 @@
 """The parts of a page that are computed: icons, navigation, states, sparklines, the map of script modules."""
 
 import json
+import uuid
 from dataclasses import dataclass
 from functools import cache
 
@@ -58,6 +59,12 @@ def icon(name: str, classes: str = "") -> str:
 
 
 _cached_sheet = cache(lambda: static("icons.svg"))
+
+
+@register.simple_tag
+def form_token() -> str:
+    """Makes a form act once however often it is sent; `controlplane.accounts.idempotency` reads it."""
+    return format_html('<input type="hidden" name="token" value="{}" autocomplete="off">', uuid.uuid4().hex)
 
 
 @register.simple_tag(takes_context=True)

@@ -50,7 +50,20 @@ class AnchorResult(Document):
 
 def problems(agent: AnchorAgent, result: AnchorResult, expected_floor: float | None) -> list[str]:
     """Why this result breaks the gate; empty when it passes. An expected floor of None is not compared."""
-    if not result.is_graded:
+    found = score_problems(agent, result)
+    if result.is_graded and is_floor_wrong(result.floor, expected_floor):
+        found.append(f"the verifier reports a floor of {result.floor:g}, the bank says {expected_floor:g}")
+    return found
+
+
+def is_floor_wrong(reported: float | None, expected: float | None) -> bool:
+    """Whether the verifier's floor is another than the bank's; one that is not known is not compared."""
+    return None not in (reported, expected) and abs(reported - expected) > FLOOR_TOLERANCE
+
+
+def score_problems(agent: AnchorAgent, result: AnchorResult) -> list[str]:
+    """What is wrong with the score alone."""
+    if result.score is None:
         return [f"{agent} was not graded: {result.reason or 'no reason was given'}"]
     found = []
     if agent == "oracle" and result.score < ORACLE_LEAST:
@@ -58,8 +71,6 @@ def problems(agent: AnchorAgent, result: AnchorResult, expected_floor: float | N
     if agent == "nop" and (result.score or result.raw_reward):
         raw = "" if result.raw_reward is None else f" (raw reward {result.raw_reward:g})"
         found.append(f"nop scored {result.score:g}{raw}, 0 is needed: the verifier pays for nothing")
-    if None not in (expected_floor, result.floor) and abs(result.floor - expected_floor) > FLOOR_TOLERANCE:
-        found.append(f"the verifier reports a floor of {result.floor:g}, the bank says {expected_floor:g}")
     return found
 
 

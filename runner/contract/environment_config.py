@@ -114,6 +114,13 @@ class HarborEnvironment(BankEnvironment):
         max_length=400,
         level="advanced",
     )
+    unmasked_reason: str | None = setting(
+        None,
+        "Why this run may train on episodes that were cut off as if they had failed; stays visible on the run.",
+        min_length=1,
+        max_length=400,
+        level="advanced",
+    )
     verifier_fault_rate: float = setting(
         0.0, "Share of episodes whose verifier is made to fail: a drill for the handling of missing rewards.", ge=0, le=1, level="advanced"
     )

@@ -1,6 +1,8 @@
 """What every page must be: whole HTML without inline style or handlers, within its queries, closed to other teams."""
 
+import uuid
 from html.parser import HTMLParser
+from typing import Any
 
 from django.db import connection
 from django.test import Client
@@ -26,7 +28,9 @@ class _Checker(HTMLParser):
                 self.faults.append(f"id {value} twice")
             if name == "id":
                 self.ids.add(value)
-        if tag == "script" and not ({"src", "nonce"} & {name for name, _ in attributes} or dict(attributes).get("type") == "application/json"):
+        if tag == "script" and not (
+            {"src", "nonce"} & {name for name, _ in attributes} or dict(attributes).get("type") == "application/json"
+        ):
             self.faults.append("inline script without a nonce")
         if tag not in VOID:
             self.open.append(tag)
@@ -74,3 +78,8 @@ def queries_of(user, path: str) -> int:
     with CaptureQueriesContext(connection) as captured:
         assert client.get(path).status_code == 200
     return len(captured)
+
+
+def form(**fields: Any) -> dict[str, Any]:
+    """What a form sends that a page was just rendered with: its fields and a token of its own."""
+    return {"token": uuid.uuid4().hex, **fields}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.controlplane.factories import make_run
-from tests.controlplane.pages import signed_in
+from tests.controlplane.pages import form, signed_in
 
 HUGE = "9" * 5000
 
@@ -55,10 +55,10 @@ def test_what_is_posted_and_means_nothing_is_refused(browser, team, path, posted
 
 @pytest.mark.parametrize(("environment", "source"), [("sciknoweval", "path"), ("harbor", "path"), ("harbor", "git")])
 def test_a_path_that_is_too_long_for_one_is_no_file(browser, environment, source):
-    answer = browser.post("/banks", {"environment": environment, "source": source, "location": "/" + "a" * 300, "ref": "HEAD"})
+    answer = browser.post("/banks", form(environment=environment, source=source, location="/" + "a" * 300, ref="HEAD"))
     assert answer.status_code == 422
 
 
 def test_a_count_that_is_none_is_told_at_its_field(browser):
-    answer = browser.post("/banks", {"environment": "scienceworld", "source": "bundled", "replays": "²"})
+    answer = browser.post("/banks", form(environment="scienceworld", source="bundled", replays="²"))
     assert answer.status_code == 422 and "replays: &#x27;²&#x27; is no whole number" in answer.content.decode()

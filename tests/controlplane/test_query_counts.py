@@ -24,6 +24,7 @@ from controlplane.telemetry.models import LogLine
 from controlplane.telemetry.points import write_points
 from runner.contract import presets
 from runner.contract.canonical import canonical_bytes
+from runner.contract.repair import RepairPayload
 from runner.contract.states import CheckpointState, EpisodeState, RunState
 from tests.controlplane.factories import make_attempt, make_points, make_run
 from tests.controlplane.pages import queries_of
@@ -52,7 +53,7 @@ PAGES = {
     "launch": (OTHER, lambda w: "/launch"),
     "banks": (LIST, lambda w: "/banks"),
     "bank": (LIST, lambda w: f"/banks/{w.bank.slug}"),
-    "bank-version": (LIST, lambda w: f"/banks/{w.bank.slug}/1"),
+    "bank-version": (OTHER, lambda w: f"/banks/{w.repair.bank.slug}/1"),
     "bank-anchors": (LIST, lambda w: f"/banks/{w.repair.bank.slug}/1/anchors"),
     "bank-warmth": (LIST, lambda w: f"/banks/{w.repair.bank.slug}/1/warmth"),
     "bank-import": (LIST, lambda w: f"/banks/imports/{w.bank_import.pk}"),
@@ -77,7 +78,8 @@ def world(team, owner):
     made.bank = Bank.objects.create(team=team, slug="quiz", name="Quiz", environment="quiz")
     made.version = BankVersion.objects.create(bank=made.bank, number=1, digest="d", blob="b", size=1)
     repair = Bank.objects.create(team=team, slug="repair", name="Repair", environment="harbor")
-    made.repair = BankVersion.objects.create(bank=repair, number=1, digest="d", blob="b", size=1)
+    counts = {"repair": {"bytes": 0, "counts": dict.fromkeys(("env", "category", "family", "tier", "tree"), {})}}
+    made.repair = BankVersion.objects.create(bank=repair, number=1, digest="d", blob="b", size=1, counts=counts)
     made.bank_import = BankImport.objects.create(team=team, bank="quiz", environment="quiz", source="bundled")
     made.protocol = Protocol.objects.create(hash="a" * 64, document={"split": "eval"})
     made.run = make_run(team, config=CONFIG, owner=owner, step=3, bank_version=made.version, name="main")
@@ -129,8 +131,10 @@ def _grow_house(world, index: int) -> None:
     BankVersion.objects.create(bank=world.bank, number=index + 2, digest=f"own {index}", blob="b", size=1)
     BankImport.objects.create(team=team, bank="quiz", environment="quiz", source="bundled", created_by=world.owner)
     Task.objects.create(version=world.version, key=f"task-{index}", split="train", domain=f"domain {index % 4}", payload={"question": "?"})
-    mended = Task.objects.create(version=world.repair, key=f"demo/task-{index}", split="train", payload={"task_digest": f"{index}"})
-    AnchorCheck.objects.create(task=mended, task_digest=f"{index}", agent="oracle", score=1.0)
+    payload = RepairPayload(task_digest=f"{index:064x}", name=f"demo/task-{index}", floor_native=0.3)
+    mended = Task.objects.create(version=world.repair, key=payload.name, split="train", payload=payload.model_dump(mode="json"))
+    for agent in ("oracle", "nop"):
+        AnchorCheck.objects.create(task=mended, task_digest=payload.task_digest, agent=agent, score=0.5, floor=0.4, problems=["wrong"])
     about = {"document": {"resources": {"node": node.name}}, "kind": "evaluation", "method": "warming", "config": CONFIG}
     warming = make_run(team, bank_version=world.repair, **about)
     WarmedTask.objects.create(run=warming, task=mended, env_setup_seconds=50, verifier_seconds=1, termination="finished", score=0, passes=2)

@@ -31,6 +31,10 @@ def repair(user: User, team: Team) -> dict[str, dict[str, str]]:
     tasks = [repair_task(f"demo/heat-repair-{FAMILIES[n % 3]}-line-{n}", family=FAMILIES[n % 3], floor_container=0.35) for n in range(8)]
     version = repair_version(team, user, [*tasks, repair_task("demo/heat-repair-blocked", codes=("E04", "W01"))])
     _prove(user, version, [task.key for task in tasks])
+    native = {"floor_native": 0.35, "floor_container": 0.0, "floor": 0.0}
+    fresh = [repair_task(f"demo/wave-repair-{family}", family=family) for family in FAMILIES[:2]]
+    fresh.append(repair_task("demo/wave-repair-bounds", family="bounds", codes=("W03",), **native))
+    repair_version(team, user, fresh, slug="repair-fresh")
     evaluated = launching.launch(user, team, {"name": "Oracle on heat", "agent": "oracle"})
     episodes = _evaluate(evaluated, [task.key for task in tasks])
     waiting = launching.launch(user, team, {"name": "Nop on heat", "agent": "nop"})
@@ -58,7 +62,8 @@ def _prove(user: User, version, keys: list[str]) -> None:
     version = launching.start_proving(user, version)
     for place, key in enumerate(keys[:-1]):
         for agent, score in (("oracle", 0.5 if place == 3 else 1.0), ("nop", 0.0)):
-            more = {"floor": 0.35, "node": "local", "backend": "docker", "timings": PHASES}
+            # One verifier's image scores the unrepaired code otherwise than the bank says.
+            more = {"floor": 0.42 if place == 5 else 0.35, "node": "local", "backend": "docker", "timings": PHASES}
             anchors.record_anchor(version, key, agent, AnchorResult(score=score, raw_reward=score, **more))
     Run.objects.filter(pk=anchors.proofs(version).get().pk).update(state="active", step=2 * len(keys) - 2, started_at=timezone.now())
 

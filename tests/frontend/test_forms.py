@@ -195,6 +195,26 @@ def test_a_second_click_on_its_way_sends_nothing(page):
     assert refused == [False, True]
 
 
+@pytest.mark.parametrize("label", ["Regrade", "Run again"])
+def test_back_after_a_costly_button_sends_the_same_form_and_a_reload_another(page, site, label):
+    """What a second one of the same token does is the server's and tested there."""
+    sent = []
+
+    def answer(route) -> None:
+        sent.append(parse_qs(route.request.post_data)["token"])
+        route.fulfill(status=302, headers={"Location": "/cluster"})
+
+    page.route(re.compile(r"/episodes/[^/]+/(regrade|again)$"), answer)
+    page.goto(f"/episodes/{site.world.episodes['repaired']}")
+    for go in (page.go_back, page.go_back, lambda: (page.go_back(), page.reload())):
+        page.get_by_role("button", name=label).click()
+        page.wait_for_url("**/cluster")
+        go()
+    page.get_by_role("button", name=label).click()
+    page.wait_for_url("**/cluster")
+    assert sent[0] == sent[1] == sent[2] != sent[3]
+
+
 # ---------------------------------------------------------------- anchors
 def test_what_is_being_typed_outlives_the_table_that_is_read_again(page):
     """The bank is being proven: its anchors are read every three seconds."""

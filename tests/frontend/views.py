@@ -64,6 +64,12 @@ def with_errors(page: Page) -> None:
     expect(page.locator("#rail-verdict")).to_contain_text("to correct")
 
 
+def cold_nodes_told(page: Page) -> None:
+    page.get_by_label("Advanced settings").check()
+    page.locator('[name="/environment/unproven_reason"]').fill("the verifier was checked by hand")
+    expect(page.locator("#launch-rail .problems.warnings")).to_contain_text("press Warm")
+
+
 def every_choice(page: Page) -> None:
     """Each variant of each union once, with everything shown."""
     page.get_by_label("Advanced settings").check()
@@ -144,6 +150,7 @@ VIEWS = [
     View("launch-published", at("/launch?preset=sciknoweval-qwen3-8b")),
     View("launch-every-choice", at("/launch?preset=sample"), arrange=every_choice),
     View("launch-errors", at("/launch?preset=sample"), arrange=with_errors),
+    View("launch-cold-nodes", at("/launch?preset=repair-menu-tiny"), arrange=cold_nodes_told),
     View("launch-blank", at("/launch?preset=blank")),
     View("launch-no-bank", at("/launch"), "nora"),
     View("launch-clone", at("/launch?clone={runs[full]}")),
@@ -189,6 +196,9 @@ VIEWS = [
     View("bank-no-version", at("/banks/quiz/99"), status=404),
     View("bank-filtered", at("/banks/quiz?q=energy"), arrange=click(".tasks summary", ".tasks .choices")),
     View("bank-repair", at("/banks/repair")),
+    View("bank-repair-fresh", at("/banks/repair-fresh")),
+    View("bank-repair-viewer", at("/banks/repair-fresh"), "vera"),
+    View("bank-without-nodes", at("/without-nodes/repair-fresh")),
     View("bank-scienceworld", at("/banks/scienceworld")),
     View("run-gigpo", at("/runs/{runs[gigpo]}"), arrange=drawn),
     View("episode-steps", at("/episodes/{episodes[steps]}")),

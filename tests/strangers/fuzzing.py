@@ -28,6 +28,8 @@ SEMANTIC = {
     "POST /api/v1/banks/imports/upload": "the file must be Parquet",
     "POST /api/v1/banks/{slug}/versions": "the file must be a bank",
     "POST /api/v1/episodes/{episode_id}/labels": "a name, a comment, or both",
+    "POST /api/v1/episodes/{episode_id}/regrade": "only what was delivered in a container is graded again",
+    "POST /api/v1/episodes/{episode_id}/again": "only an evaluation's episode is run again",
     "POST /api/v1/bank-files": "a file is named by its SHA-256",
     "GET /api/v1/banks/{bank}/versions/{number}/task-files": "only repair banks have them",
     "GET /api/v1/banks/{bank}/versions/{number}/anchors": "only repair banks have them",

@@ -13,7 +13,7 @@ from tests.strangers.test_pages import signed_in
 pytestmark = pytest.mark.django_db
 COSTLY_FORMS = {
     "launch": ("/launch", {"/name": "x", "/stages/0/type": "sft", "token": "0" * 32}),
-    "import": ("/banks", {"source": "hub", "location": "none"}),
+    "import": ("/banks", {"source": "hub", "location": "none", "token": "0" * 32}),
     "token": ("/settings/tokens", {"team": "{team}", "name": "x"}),
     "invite": ("/settings/teams/{team}/members", {"username": "", "role": "viewer"}),
 }

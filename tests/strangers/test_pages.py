@@ -36,6 +36,7 @@ class Rule:
 
 
 DONE = (302,)
+ONCE = {"token": "0" * 32}
 OWN = Rule(outside="own")
 FORM = {"/name": "x", "/stages/0/type": "sft"}
 PUBLIC = {
@@ -66,7 +67,7 @@ PAGES: dict[str, Rule] = {
     "POST runs/views/{view_id}/delete": Rule("admin", fine=DONE),
     "GET compare": Rule(query="runs={run_id},{second_run}", outside="own"),
     "GET launch": Rule("member", outside="own"),
-    "POST launch": Rule("member", {**FORM, "token": "0" * 32}, outside="own", fine=(302, 422)),
+    "POST launch": Rule("member", {**FORM, **ONCE}, outside="own", fine=(302, 422)),
     "POST launch/check": Rule(body=FORM, outside="own"),
     "POST launch/union": Rule(body={**FORM, "/model/source/type": "path"}, query="pointer=/model/source", outside="own"),
     "POST launch/stages": Rule(body=FORM, query="act=add&type=grpo", outside="own"),
@@ -76,25 +77,26 @@ PAGES: dict[str, Rule] = {
         f"GET runs/{{run_id}}{tab}": Rule()
         for tab in ("", "/header", "/metrics", "/config", "/audit", "/logs", "/checkpoints", "/episodes", "/evaluation")
     },
-    **{f"POST runs/{{run_id}}/{verb}": Rule("member", fine=DONE) for verb in ("stop", "resume", "retry", "archive")},
+    **{f"POST runs/{{run_id}}/{verb}": Rule("member", fine=DONE) for verb in ("stop", "archive")},
+    **{f"POST runs/{{run_id}}/{verb}": Rule("member", ONCE, fine=DONE) for verb in ("resume", "retry")},
     "POST checkpoints/{checkpoint_id}/pin": Rule("member", {"pinned": "1"}, fine=DONE),
     # banks
     "GET banks": OWN,
-    "POST banks": Rule("member", {"source": "hub", "location": "not a hub id"}, outside="own", fine=(422,)),
+    "POST banks": Rule("member", {**ONCE, "source": "hub", "location": "not a hub id"}, outside="own", fine=(422,)),
     "GET banks/imports/{import_id}": Rule(),
     "GET banks/{slug}": Rule(),
     "GET banks/{slug}/{number}": Rule(),
     "GET banks/{bank}/{number}/anchors": Rule(),
-    "POST banks/{bank}/{number}/prove": Rule("member", fine=(*DONE, 422)),
+    "POST banks/{bank}/{number}/prove": Rule("member", ONCE, fine=(*DONE, 422)),
     "POST banks/{bank}/{number}/stop": Rule("member", fine=DONE),
     "GET banks/{bank}/{number}/warmth": Rule(),
-    "POST banks/{bank}/{number}/warm": Rule("member", fine=(*DONE, 422)),
+    "POST banks/{bank}/{number}/warm": Rule("member", ONCE, fine=(*DONE, 422)),
     "POST banks/{bank}/{number}/warm/stop": Rule("member", fine=DONE),
     "POST banks/{bank}/{number}/quarantine": Rule("member", {"task": "demo/a", "reason": "odd"}, fine=DONE),
     # evaluations in containers
     "GET evaluate": OWN,
-    **{f"POST episodes/{{episode_id}}/{verb}": Rule("member", fine=DONE) for verb in ("regrade", "again")},
-    "POST evaluate": Rule("member", {"agent": "oracle", "bank": "none", "token": "0" * 32}, outside="own", fine=(422,)),
+    **{f"POST episodes/{{episode_id}}/{verb}": Rule("member", ONCE, fine=DONE) for verb in ("regrade", "again")},
+    "POST evaluate": Rule("member", {"agent": "oracle", "bank": "none", **ONCE}, outside="own", fine=(422,)),
     # episodes
     "GET episodes/{episode_id}": Rule(),
     "GET episodes/{episode_id}/turns": Rule(query="after=0"),

@@ -1,6 +1,7 @@
 /** What every page does: copy buttons, dialogs, menus, theme, ages, toasts, keys. */
 
 import { startKeys } from "assay/keys.js";
+import { startSending } from "assay/sending.js";
 import { ask, startSession } from "assay/session.js";
 import { toast, startToasts } from "assay/toasts.js";
 
@@ -98,17 +99,6 @@ function onSubmit(event) {
   dialog.showModal();
 }
 
-/** Forms that are on their way to the server. @type {WeakSet<EventTarget>} */
-let sent = new WeakSet();
-
-/** A second click before the answer is the same wish, not another one. @param {SubmitEvent} event */
-function sendOnce(event) {
-  const form = /** @type {HTMLFormElement} */ (event.target);
-  if (event.defaultPrevented || form.method !== "post") return;
-  if (sent.has(form)) event.preventDefault();
-  sent.add(form);
-}
-
 /** @param {Event} event */
 function onChange(event) {
   const field = /** @type {HTMLInputElement} */ (event.target);
@@ -151,7 +141,6 @@ function markScrollers() {
 
 document.addEventListener("click", onClick);
 document.addEventListener("submit", onSubmit);
-document.addEventListener("submit", sendOnce);
 document.addEventListener("change", onChange);
 document.addEventListener("htmx:configRequest", onRequest);
 document.addEventListener("htmx:responseError", onRequestFailed);
@@ -163,14 +152,12 @@ document.addEventListener("toggle", markScrollers, true);
 const showAllChosen = () => /** @type {NodeListOf<HTMLSelectElement>} */ (document.querySelectorAll("select[data-chooses]")).forEach(showChosen);
 showAllChosen();
 // Back brings a form as it was filled in, after this module ran.
-addEventListener("pageshow", () => {
-  showAllChosen();
-  sent = new WeakSet();
-});
+addEventListener("pageshow", showAllChosen);
 /** What was shown once must not be asked for again by a reload. */
 const once = /** @type {HTMLElement | null} */ (document.querySelector("[data-address]"));
 if (once) history.replaceState(history.state, "", once.dataset.address);
 markScrollers();
 startToasts();
+startSending();
 startSession();
 startKeys();

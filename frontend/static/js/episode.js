@@ -2,6 +2,7 @@
 
 import { live } from "assay/live.js";
 import { bind } from "assay/keys.js";
+import { keepTokens } from "assay/sending.js";
 import { ask } from "assay/session.js";
 import { openTokens } from "assay/tokens.js";
 import { showPin, startTurns } from "assay/turns.js";
@@ -33,7 +34,9 @@ async function reread() {
   const text = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const selector of ["#turns", ".strip", ".episode-head", ".episode-side"]) {
     const now = document.querySelector(selector), next = text.querySelector(selector);
-    if (!now || !next || now.innerHTML === next.innerHTML) continue;
+    if (!now || !next) continue;
+    keepTokens(now, next);
+    if (now.innerHTML === next.innerHTML) continue;
     now.replaceWith(next);
     htmx.process(next);
   }

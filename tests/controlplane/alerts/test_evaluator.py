@@ -234,6 +234,37 @@ def test_a_project_moves_its_limits(run, report, owner, outsider):
     assert not Incident.objects.exists() and tile(run, VERIFIER).limit == "≤ 0.2"
 
 
+# What each trap of container runs is told by: its rule, what breaks it, and a limit that it does not break.
+FALL = {"episode/tokens_per_turn": [1000] * 9 + [500] * 3, "termination/max_turns_exceeded/fraction": [0.2] * 9 + [0.4] * 3}
+TRAPS = {
+    "verifier_error/fraction above": ({VERIFIER: [0.1] * 3}, 0.2),
+    "container engine": ({"docker/ps_latency_s/node-1": 25.0}, 30.0),
+    "episode/delivered_fraction below": ({"episode/delivered_fraction": [0.02] * 5}, 0.01),
+    "collapse pattern": (FALL, 0.6),
+    "reward/missing_fraction above": ({"reward/missing_fraction": [0.1] * 3}, 0.2),
+    "rollout_corr/rollout_is_eff_sample_size below": ({"rollout_corr/rollout_is_eff_sample_size": [0.85] * 2}, 0.8),
+    "rollout_corr/kl above": ({"rollout_corr/kl": [0.06] * 3}, 0.08),
+    "group/zero_variance_fraction above": ({"group/zero_variance_fraction": [0.55] * 5}, 0.6),
+}
+
+
+@pytest.mark.parametrize("rule", TRAPS)
+def test_each_trap_of_container_runs_is_told_and_each_project_has_its_own_limit(run, report, owner, rule):
+    series, limit = TRAPS[rule]
+    Run.objects.filter(pk=run.pk).update(environment="harbor")
+    run.refresh_from_db()
+    samples = {name: value for name, value in series.items() if isinstance(value, float)}
+    report({name: steps(0, *values) for name, values in series.items() if name not in samples}, samples=samples)
+    evaluate_run(run)
+    assert [incident.rule for incident in Incident.objects.all()] == [rule]
+    assert set_limit(owner, run.project, rule, limit) == {rule: limit}
+    Incident.objects.all().delete()
+    run.refresh_from_db()
+    evaluate_run(run)
+    assert not Incident.objects.exists()
+    assert set_limit(owner, run.project, rule, None) == {}
+
+
 def test_the_strip_costs_the_same_however_much_there_is(run, report, django_assert_max_num_queries):
     report({name: steps(0, *[0.5] * 40) for name in (VERIFIER, "actor/entropy", "reward/missing_fraction")})
     evaluate_run(run)

@@ -112,6 +112,8 @@ RULES: dict[str, Rule] = {
     "GET episodes/{episode_id}/export": Rule(),
     "GET episodes/{episode_id}/labels": Rule(),
     "POST episodes/{episode_id}/labels": Rule("member", {"name": "odd"}),
+    "POST episodes/{episode_id}/regrade": Rule("member"),
+    "POST episodes/{episode_id}/again": Rule("member"),
     # evaluations
     "GET runs/{run_id}/evaluations": Rule(),
     "POST evaluations": Rule("member", EVALUATION, outside="own"),

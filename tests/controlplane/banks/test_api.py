@@ -175,6 +175,26 @@ def test_a_file_of_questions_is_uploaded_for_import(caller, monkeypatch):
     assert (imports._folder(job) / "questions.parquet").read_bytes() == b"PAR1"
 
 
+@pytest.mark.parametrize("path", ["/banks/imports", "/banks/imports/upload"])
+def test_an_import_under_one_key_is_made_once(caller, monkeypatch, settings, tmp_path, path):
+    monkeypatch.setattr(tasks.run_import, "apply_async", lambda *_, **__: None)
+    settings.ASSAY_STORAGE = tmp_path
+
+    def start(key, content):
+        headers = {"Idempotency-Key": key}
+        if path == "/banks/imports":
+            return caller.send("POST", path, {"environment": "quiz", "source": "bundled", "bank": content}, headers=headers)
+        file = SimpleUploadedFile("questions.parquet", content.encode())
+        return caller.post(f"/api/v1{path}", {"file": file, "bank": "ske"}, headers=headers)
+
+    first, second = start("k1", "one"), start("k1", "one")
+    assert (first.status_code, second.json()) == (202, first.json()) and BankImport.objects.count() == 1
+    assert start("k1", "two").status_code == 409
+    assert start("k2", "two").status_code == 202 and BankImport.objects.count() == 2
+    kept = [file.read_bytes() for file in (tmp_path / "imports").rglob("*.parquet")] if "upload" in path else [b"one", b"two"]
+    assert sorted(kept) == [b"one", b"two"], "what was hashed is kept whole"
+
+
 def test_a_member_may_not_name_a_file_of_the_server(caller):
     body = {"environment": "sciknoweval", "source": "path", "location": "/etc/questions.parquet"}
     assert caller.send("POST", "/banks/imports", body).status_code == 403

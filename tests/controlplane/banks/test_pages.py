@@ -1,5 +1,7 @@
 """The task bank pages: what is there, where it came from, what was dropped and why."""
 
+import re
+
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
@@ -7,6 +9,7 @@ from django.urls import reverse
 from controlplane.banks.models import BankImport, ImportState
 from controlplane.banks.services import import_version
 from tests.controlplane.banks.conftest import bank_file
+from tests.controlplane.pages import form
 
 pytestmark = pytest.mark.django_db
 
@@ -50,7 +53,7 @@ def test_another_team_sees_nothing(client, outsider, version):
 
 
 def test_a_file_of_the_wrong_kind_is_refused_in_words(browser, team):
-    answer = browser.post(reverse("banks"), {"source": "upload", "file": SimpleUploadedFile("x.exe", b"MZ")})
+    answer = browser.post(reverse("banks"), form(source="upload", file=SimpleUploadedFile("x.exe", b"MZ")))
     page = answer.content.decode()
     assert answer.status_code == 422 and "ending in .parquet" in page
     assert not BankImport.objects.exists()
@@ -58,9 +61,23 @@ def test_a_file_of_the_wrong_kind_is_refused_in_words(browser, team):
 
 def test_an_upload_opens_the_page_of_its_import(browser, team, settings, tmp_path):
     settings.ASSAY_STORAGE = tmp_path
-    answer = browser.post(reverse("banks"), {"source": "upload", "file": SimpleUploadedFile("s.parquet", b"PAR1")})
+    answer = browser.post(reverse("banks"), form(source="upload", file=SimpleUploadedFile("s.parquet", b"PAR1")))
     job = BankImport.objects.get()
     assert answer.url == reverse("bank-import", args=[job.pk])
+
+
+def test_an_import_form_that_is_sent_twice_imports_once(browser, team, settings, tmp_path):
+    settings.ASSAY_STORAGE = tmp_path
+    token = re.findall(r'name="token" value="(\w{32})"', browser.get(reverse("banks")).content.decode())
+    assert len(set(token)) == 3, "each of the dialogs has its own"
+    first, second = (browser.post(reverse("banks"), _upload(token[0])) for _ in range(2))
+    assert first.url == second.url and BankImport.objects.count() == 1
+    assert browser.post(reverse("banks"), _upload(token[0], b"PAR2")).status_code == 400, "another file under the same token"
+    assert browser.post(reverse("banks"), _upload(token[1])).url != first.url and BankImport.objects.count() == 2
+
+
+def _upload(token: str, content: bytes = b"PAR1") -> dict:
+    return {"token": token, "source": "upload", "file": SimpleUploadedFile("s.parquet", content)}
 
 
 @pytest.mark.parametrize(("state", "word"), [(ImportState.RUNNING, "every 2s"), (ImportState.FAILED, "row 7 has no key")])

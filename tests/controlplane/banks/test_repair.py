@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 
 import pytest
@@ -22,6 +23,7 @@ from runner.contract.bank import InvalidBank, write_bank
 from runner.contract.canonical import digest
 from tests.controlplane.banks.repair import repair_task, repair_version, three_tasks
 from tests.controlplane.factories import make_attempt, make_run
+from tests.controlplane.pages import form
 
 pytestmark = pytest.mark.django_db
 
@@ -342,6 +344,45 @@ def test_the_page_shows_counts_floors_hints_findings_and_remedies(browser, versi
     assert "<code>demo/c</code> <span" in only and "<code>demo/a</code> <span" not in only
 
 
+def cells(page: str, key: str) -> list[str]:
+    """Floor, straw, nop and oracle in a task's row of the anchors; what breaks the gate has a "!" before it."""
+    row = re.search(rf'<th scope="row"><code>{key}</code>.*?</tr>', page, re.DOTALL).group()
+    found = [cell.replace('<span class="problem-word"', "!<span") for cell in re.findall(r'<td class="num">(.*?)</td>', row, re.DOTALL)]
+    return [" ".join(re.sub("<[^>]*>", "", cell).split()) for cell in found]
+
+
+def test_each_task_has_its_floor_and_beside_it_what_was_proven(browser, team, owner):
+    native = {"floor_native": 0.35, "floor_container": 0.0, "floor": 0.0}
+    tasks = [repair_task("demo/a"), repair_task("demo/b", floor_native=None), repair_task("demo/d", codes=("W03",), **native)]
+    version = repair_version(team, owner, tasks)
+    path = reverse("bank", args=["repair"])
+    page = browser.get(path).content.decode()
+    assert [cells(page, key) for key in ("demo/a", "demo/b", "demo/d")] == [
+        ["0.350", "–", "–", "–"],
+        ["–", "–", "–", "–"],
+        ["W03 0.000", "–", "–", "–"],
+    ]
+    prove(version)
+    anchors.record_anchor(version, "demo/d", "nop", good("nop", floor=0.0))
+    page = browser.get(path).content.decode()
+    assert cells(page, "demo/a") == ["0.350", "0.350", "0.000", "1.000"]
+    assert cells(page, "demo/b") == ["–", "0.350", "0.000", "1.000"], "a floor that the bank does not know is not compared"
+    assert cells(page, "demo/d") == ["W03 0.000", "0.000", "0.000", "–"] and "problem-word" not in page
+
+
+def test_what_breaks_the_gate_is_marked_where_it_stands(browser, version, as_token, owner):
+    anchors.record_anchor(version, "demo/a", "nop", good("nop", floor=0.36))
+    anchors.record_anchor(version, "demo/a", "oracle", good(score=None, raw_reward=None, floor=None, reason="verifier died"))
+    anchors.record_anchor(version, "demo/b", "oracle", good(score=0.5))
+    anchors.record_anchor(version, "demo/b", "nop", good("nop", score=0.1))
+    page = browser.get(reverse("bank-anchors", args=["repair", 1])).content.decode()
+    assert cells(page, "demo/a") == ["0.350", "! 0.360", "0.000", "! –"]
+    assert cells(page, "demo/b") == ["0.350", "0.350", "! 0.100", "! 0.500"]
+    assert page.count("the verifier reports a floor of 0.36, the bank says 0.35") == 1 and "verifier died" in page
+    rows = as_token(owner, "read").get("/api/v1/banks/repair/versions/1/anchors").json()["rows"]
+    assert {row["task"]: (row["floor"], row["straw"]) for row in rows} == {"demo/a": (0.35, 0.36), "demo/b": (0.35, 0.35)}
+
+
 def test_the_anchors_part_asks_again_only_while_they_run(browser, version, owner):
     path = reverse("bank-anchors", args=["repair", 1])
     assert "every 3s" not in browser.get(path).content.decode()
@@ -352,15 +393,15 @@ def test_the_anchors_part_asks_again_only_while_they_run(browser, version, owner
 def test_the_anchors_are_proven_and_stopped_on_the_page(browser, version, viewer, fresh_buckets):
     part, prove = reverse("bank-anchors", args=["repair", 1]), reverse("bank-prove", args=["repair", 1])
     assert "Prove anchors" in browser.get(part).content.decode()
-    started = browser.post(prove, headers={"HX-Request": "true"}).content.decode()
+    started = browser.post(prove, form(), headers={"HX-Request": "true"}).content.decode()
     assert "every 3s" in started and "0 of 4 episodes ended" in started and "Prove anchors" not in started
-    again = browser.post(prove, headers={"HX-Request": "true"})
+    again = browser.post(prove, form(), headers={"HX-Request": "true"})
     assert again.status_code == 422 and "its anchors run since" in again.content.decode()
     stopped = browser.post(reverse("bank-stop-proving", args=["repair", 1]), headers={"HX-Request": "true"}).content.decode()
     assert "every 3s" not in stopped and "was stopped" in stopped and "Prove anchors" in stopped
     assert browser.post(reverse("bank-stop-proving", args=["repair", 1])).status_code == 302, "there is nothing to stop"
     browser.force_login(viewer)
-    assert "Prove anchors" not in browser.get(part).content.decode() and browser.post(prove).status_code == 403
+    assert "Prove anchors" not in browser.get(part).content.decode() and browser.post(prove, form()).status_code == 403
 
 
 def test_why_a_proof_did_not_come_to_its_end_is_said(browser, version, owner):

@@ -9,6 +9,7 @@ from runner.contract.bank import InvalidBank, Task
 from runner.contract.scienceworld import kind_of
 from runner.importers.scienceworld import Health, ScienceWorldReport, to_task
 from tests.controlplane.banks.conftest import bank_file
+from tests.controlplane.pages import form
 
 pytestmark = pytest.mark.django_db
 SPLITS = {"train": [0, 1], "dev": [2, 2], "test": [3, 3]}
@@ -83,9 +84,9 @@ def test_a_task_that_nobody_could_play_is_refused_with_its_line(team, owner, cha
 def test_the_simulator_is_offered_for_import(client, owner, team):
     client.force_login(owner)
     assert "Import ScienceWorld" in client.get(reverse("banks")).content.decode()
-    answer = client.post(reverse("banks"), {"environment": "scienceworld", "source": "bundled", "bank": ""})
+    answer = client.post(reverse("banks"), form(environment="scienceworld", source="bundled", bank=""))
     job = BankImport.objects.get()
     assert answer.status_code == 302 and (job.environment, job.source, job.bank) == ("scienceworld", "bundled", "scienceworld")
     assert job.options == {"replays": 1, "gold_tasks": ""}
     for wrong in ({"source": "hub"}, {"replays": "many"}, {"replays": "201"}, {"gold_tasks": "4-2,4-9"}):
-        assert client.post(reverse("banks"), {"environment": "scienceworld", "source": "bundled", **wrong}).status_code == 422
+        assert client.post(reverse("banks"), form(environment="scienceworld", **{"source": "bundled", **wrong})).status_code == 422

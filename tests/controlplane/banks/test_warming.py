@@ -19,6 +19,7 @@ from runner.contract.states import AttemptState, RunState
 from runner.contract.warming import WarmedTask
 from tests.controlplane.banks.repair import repair_task, repair_version
 from tests.controlplane.factories import make_attempt, make_run
+from tests.controlplane.pages import form
 
 pytestmark = pytest.mark.django_db
 
@@ -240,13 +241,25 @@ def test_the_nodes_are_warmed_and_stopped_on_the_page(browser, version, nodes, v
     part, warm, stop = (reverse(name, args=["repair", 1]) for name in ("bank-warmth", "bank-warm", "bank-stop-warming"))
     whole = browser.get(reverse("bank", args=["repair"])).content.decode()
     assert "Warm nodes" in whole and "never warmed" in whole and "every 3s" not in browser.get(part).content.decode()
-    started = browser.post(warm, headers={"HX-Request": "true"}).content.decode()
+    started = browser.post(warm, form(), headers={"HX-Request": "true"}).content.decode()
     assert "every 3s" in started and "0 of 2" in started and "Stop warming" in started
-    again = browser.post(warm, headers={"HX-Request": "true"})
+    again = browser.post(warm, form(), headers={"HX-Request": "true"})
     assert again.status_code == 422 and "wait for it or stop it first" in again.content.decode()
     browser.force_login(viewer)
     assert "Stop warming" not in browser.get(part).content.decode()
-    assert browser.post(warm).status_code == 403 and browser.post(stop).status_code == 403
+    assert browser.post(warm, form()).status_code == 403 and browser.post(stop).status_code == 403
+
+
+def test_a_form_that_is_sent_again_warms_and_proves_once(browser, owner, version, nodes, fresh_buckets):
+    """Not even when what the first one started has ended meanwhile."""
+    for name, method, count in (("bank-warm", "warming", 2), ("bank-prove", "anchors", 1)):
+        path, sent = reverse(name, args=["repair", 1]), form()
+        for _ in range(2):
+            assert browser.post(path, sent).status_code == 302
+            for run in Run.objects.filter(state=RunState.QUEUED):
+                request_stop(owner, run)
+        assert Run.objects.filter(method=method).count() == count
+        assert browser.post(path).status_code == 400, "without a token"
 
 
 def test_the_page_says_what_is_slow_what_failed_and_what_was_mended(browser, owner, version, nodes):
@@ -258,6 +271,23 @@ def test_the_page_says_what_is_slow_what_failed_and_what_was_mended(browser, own
     assert "set-up took 61.0 s, over 40 s" in page and "1 of 2" in page and "61.0 s" in page and "every 3s" not in page
     assert "the engine of node &lt;b&gt; does not answer" in page
     assert browser.post(reverse("bank-stop-warming", args=["repair", 1])).status_code == 302, "there is nothing to stop"
+
+
+def test_without_a_ready_node_the_page_says_what_to_do(browser, owner, version, nodes):
+    path = reverse("bank-warmth", args=["repair", 1])
+    assert "disabled" not in browser.get(path).content.decode()
+    for run in launching.start_warming(owner, version):
+        request_stop(owner, run)
+    Node.objects.filter(name="two").update(state="cordoned")
+    page = browser.get(path).content.decode()
+    assert page.count("not ready") == 1 and "disabled" not in page and "No node is ready" not in page
+    Node.objects.update(state="cordoned")
+    page = browser.get(path).content.decode()
+    assert page.count("not ready") == 2, "what they were found to be stays"
+    assert "No node is ready" in page and reverse("cluster") in page and '<button class="small" disabled>' in page
+    Run.objects.filter(method="warming").delete()
+    page = browser.get(path).content.decode()
+    assert "No node is ready" in page and "<table" not in page
 
 
 def test_a_warming_is_among_no_evaluations(browser, owner, version, nodes):

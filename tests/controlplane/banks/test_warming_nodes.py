@@ -20,6 +20,7 @@ from runner.reporting.heartbeat import StopRequest, Vitals
 from runner.sandbox.images import tag_of
 from runner.sandbox.task import load_task
 from tests.controlplane.banks.repair import repair_version
+from tests.controlplane.pages import form
 from tests.runner.environments.toy_repair import make_task
 from tests.runner.evaluation.test_harness import Heard
 from tests.runner.sandbox.conftest import scratch_image  # noqa: F401
@@ -78,7 +79,7 @@ def test_two_nodes_of_one_engine_are_warmed_and_the_page_says_so(client, owner, 
     for name in NODES:
         Node.objects.create(name=name, address="127.0.0.1", resource=f"assay_node:{name}", cpus=2, last_seen_at=timezone.now())
     client.force_login(owner)
-    assert client.post(reverse("bank-warm", args=["repair", 1])).status_code == 302
+    assert client.post(reverse("bank-warm", args=["repair", 1]), form()).status_code == 302
     granted = {attempt.grant.shares.get().node.name: attempt for attempt in scheduling.place_waiting()}
     heard = {node: drive(granted[node], node) for node in NODES}
     for node in NODES:

@@ -7,6 +7,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.utils import timezone
 
 from controlplane.banks import anchors
+from controlplane.checkpoints.models import Checkpoint
 from controlplane.cluster.models import Node
 from controlplane.evals import launching
 from controlplane.runs import attempts, scheduling
@@ -14,8 +15,9 @@ from controlplane.runs.models import Run
 from controlplane.runs.services import request_stop, retry
 from runner.contract.anchors import AnchorResult, AnchorState
 from runner.contract.parse import InvalidDocument
-from runner.contract.states import AttemptState, RunState
+from runner.contract.states import AttemptState, CheckpointState, RunState
 from tests.controlplane.banks.repair import repair_task, repair_version, three_tasks
+from tests.controlplane.factories import make_run
 
 pytestmark = pytest.mark.django_db
 
@@ -110,6 +112,18 @@ def test_a_base_model_is_called_one(owner, team):
     checked = launching.check(owner, team, document("model", model=model, environment=reason))
     assert not checked.errors and "base model" in {item.pointer: item.message for item in checked.warnings}["/model/source"]
     assert checked.config.model.source.revision, "pinned"
+
+
+@pytest.mark.parametrize(("learners", "told"), [(16, "was written by 16 learners, an evaluation loads it with one"), (1, "")])
+def test_a_checkpoint_of_several_learners_is_refused(owner, team, learners, told):
+    repair_version(team, owner, [repair_task("demo/a", menu=[{"file": "a", "old": "1", "new": name, "label": name} for name in "23"])])
+    manifest = {"files": [], "topology": {"learners": learners}}
+    common = {"attempt": 1, "step": 7, "path": "/x", "state": CheckpointState.COMPLETE, "size": 1, "manifest_hash": "a" * 64}
+    kept = Checkpoint.objects.create(run=make_run(team, owner=owner), manifest=manifest, **common)
+    model = {"source": {"type": "checkpoint", "checkpoint": str(kept.pk)}, "max_length": 512}
+    reason = {"type": "harbor", "unproven_reason": "only the model is looked at"}
+    found = refusals(owner, team, document("model", model=model, environment=reason))
+    assert told in found.get("/model/source/checkpoint", "") and bool(found) == bool(told)
 
 
 # ---------------------------------------------------------------- the anchors

@@ -1,6 +1,7 @@
 """An episode graded once more from what it delivered, and run again: what is asked of the nodes, and what of their word is believed."""
 
 import json
+import re
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -15,6 +16,7 @@ from controlplane.runs.models import Run
 from controlplane.runs.paths import run_folder
 from tests.controlplane.banks.repair import repair_version
 from tests.controlplane.factories import make_attempt, make_event
+from tests.controlplane.pages import form
 from tests.runner.evaluation.test_results import line
 
 pytestmark = pytest.mark.django_db
@@ -119,5 +121,50 @@ def test_the_episodes_page_shows_how_it_went_and_has_both_buttons(client, owner,
     assert "Not graded: reward_missing" in page and "/logs/artifacts/a.c" in page and "Verifier" in page and "a container" in page
     for name in ("episode-regrade", "episode-again"):
         assert reverse(name, args=[EPISODE]) in page
-        assert client.post(reverse(name, args=[EPISODE])).url == reverse("episode", args=[EPISODE])
+        assert client.post(reverse(name, args=[EPISODE]), form()).url == reverse("episode", args=[EPISODE])
     assert Run.objects.count() == 3
+
+
+@pytest.mark.parametrize("name", ["episode-regrade", "episode-again"])
+def test_a_form_that_is_sent_twice_makes_one_run(client, owner, ungraded, fresh_buckets, name):
+    """A double click, a slow network, the back button: each form acts once. The page that follows has a form of its own."""
+    client.force_login(owner)
+    path, here = reverse(name, args=[EPISODE]), reverse("episode", args=[EPISODE])
+
+    def token():
+        page = client.get(here).content.decode()
+        return re.search(rf'action="{path}">.*?name="token" value="(\w{{32}})"', page)[1]
+
+    first = token()
+    assert [client.post(path, {"token": first}).url for _ in range(2)] == [here] * 2 and Run.objects.count() == 2
+    assert "This was already asked for: demo/a is queued" in client.get(here).content.decode()
+    assert client.post(path).status_code == 400 and Run.objects.count() == 2, "without a token"
+    client.post(path, {"token": token()})
+    assert Run.objects.count() == 3, "asked for once more on the page that followed"
+
+
+def test_a_refused_regrade_leaves_its_token_free(client, owner, ungraded, fresh_buckets):
+    client.force_login(owner)
+    path, sent, kept = reverse("episode-regrade", args=[EPISODE]), form(), ungraded.evidence
+    Episode.objects.filter(pk=EPISODE).update(evidence={**kept, "artifacts": ""})
+    client.post(path, sent)
+    assert "cannot be graded again" in client.get(reverse("episode", args=[EPISODE])).content.decode() and Run.objects.count() == 1
+    Episode.objects.filter(pk=EPISODE).update(evidence=kept)
+    client.post(path, sent)
+    assert Run.objects.filter(method="regrade").count() == 1
+
+
+@pytest.mark.parametrize(("verb", "method"), [("regrade", "regrade"), ("again", "evaluate oracle")])
+def test_once_more_over_rest(as_token, owner, teammate, outsider, other_team, ungraded, verb, method, fresh_buckets):
+    path, member = f"/episodes/{EPISODE}/{verb}", as_token(teammate, "submit")
+    keyed = [member.send("POST", path, headers={"Idempotency-Key": "k1"}) for _ in range(2)]
+    assert [answer.status_code for answer in keyed] == [201, 201] and keyed[0].json() == keyed[1].json()
+    run = Run.objects.get(pk=keyed[0].json()["id"])
+    assert (run.method, run.owner, run.total_steps, Run.objects.count()) == (method, teammate, 1, 2)
+    assert member.send("POST", path).status_code == 201 and Run.objects.count() == 3
+    assert as_token(owner, "read").send("POST", path).status_code == 403
+    assert as_token(outsider, "admin", team=other_team).send("POST", path).status_code == 404
+    Episode.objects.filter(pk=EPISODE).update(evidence={})
+    if verb == "regrade":
+        refused = member.send("POST", path)
+        assert refused.status_code == 422 and "nothing that it delivered was kept; run it again" in refused.content.decode()

@@ -16,7 +16,7 @@ from controlplane.telemetry.points import write_points
 from runner.contract.metrics import DASHBOARD
 from runner.contract.states import CheckpointState, RunState
 from tests.controlplane.factories import make_attempt, make_points, make_run
-from tests.controlplane.pages import queries_of, read, signed_in
+from tests.controlplane.pages import form, queries_of, read, signed_in
 
 HOSTILE = "<script>alert('x')</script>"
 CONFIG = json.dumps({"name": "run", "seed": 1, "stages": [{"type": "grpo", "optimizer": {"learning_rate": 1e-5}}]}).encode()
@@ -334,6 +334,15 @@ def test_the_audit_tab_tells_events_and_deeds(owner, team):
     assert signed_in(owner).get(f"/runs/{run.pk}/audit?before=x").status_code == 400
 
 
+def test_why_a_guard_was_overridden_stays_visible_on_the_run(owner, team):
+    reasons = {"unproven_reason": "checked by hand <b>", "unmasked_reason": "a control beside the masked run"}
+    run = lived(team, document={"environment": {"type": "harbor", **reasons}})
+    for path in (f"/runs/{run.pk}", f"/runs/{run.pk}/header"):
+        html = read(owner, path) if path.count("/") == 2 else signed_in(owner).get(path).content.decode()
+        assert "anchors are not proven: checked by hand &lt;b&gt;" in html and "cut off: a control beside the masked run" in html
+    assert "are not proven" not in read(owner, f"/runs/{lived(team, name='plain').pk}")
+
+
 # ---------------------------------------------------------------- actions
 def test_a_member_stops_a_run_and_a_viewer_may_not(teammate, viewer, team):
     run = lived(team)
@@ -352,7 +361,7 @@ def test_actions_only_take_posts(owner, team):
 def test_what_the_state_forbids_is_said_and_nothing_changes(owner, team):
     run = lived(team)
     browser = signed_in(owner)
-    browser.post(f"/runs/{run.pk}/resume")
+    browser.post(f"/runs/{run.pk}/resume", form())
     assert "only an ended run can be resumed" in browser.get(f"/runs/{run.pk}").content.decode()
     run.refresh_from_db()
     assert run.state == RunState.ACTIVE
@@ -362,15 +371,28 @@ def test_a_stopped_run_resumes_from_the_chosen_checkpoint(owner, team):
     run = lived(team, state=RunState.STOPPED)
     run.attempts.update(state="stopped")
     checkpoint = run.checkpoints.get()
-    signed_in(owner).post(f"/runs/{run.pk}/resume", {"checkpoint": str(checkpoint.pk)})
+    signed_in(owner).post(f"/runs/{run.pk}/resume", form(checkpoint=str(checkpoint.pk)))
     run.refresh_from_db()
     assert run.state == RunState.QUEUED
     assert run.events.filter(kind="requeued").last().data["checkpoint"] == str(checkpoint.pk)
 
 
+@pytest.mark.parametrize("verb", ["resume", "retry"])
+def test_a_form_that_is_sent_again_after_its_attempt_ended_makes_no_second_one(owner, team, verb):
+    run, browser, sent = lived(team, state=RunState.STOPPED), signed_in(owner), form()
+    run.attempts.update(state="stopped")
+    for _ in range(2):
+        assert browser.post(f"/runs/{run.pk}/{verb}", sent).url == f"/runs/{run.pk}"
+        Run.objects.filter(pk=run.pk).update(state=RunState.STOPPED)
+    assert run.events.filter(kind="requeued").count() == 1
+    assert browser.post(f"/runs/{run.pk}/{verb}", {**sent, "checkpoint": str(run.checkpoints.get().pk)}).status_code == 400
+    browser.post(f"/runs/{run.pk}/{verb}", form())
+    assert run.events.filter(kind="requeued").count() == 2
+
+
 def test_a_checkpoint_of_another_run_is_not_found(owner, team):
     run, other = lived(team, state=RunState.STOPPED), lived(team)
-    assert signed_in(owner).post(f"/runs/{run.pk}/resume", {"checkpoint": str(other.checkpoints.get().pk)}).status_code == 404
+    assert signed_in(owner).post(f"/runs/{run.pk}/resume", form(checkpoint=str(other.checkpoints.get().pk))).status_code == 404
 
 
 # ---------------------------------------------------------------- comparison

@@ -64,7 +64,7 @@ _cached_sheet = cache(lambda: static("icons.svg"))
 @register.simple_tag
 def form_token() -> str:
     """Makes a form act once however often it is sent; `controlplane.accounts.idempotency` reads it."""
-    return format_html('<input type="hidden" name="token" value="{}" autocomplete="off">', uuid.uuid4().hex)
+    return markup('<input type="hidden" name="token" value="{}" autocomplete="off">', uuid.uuid4().hex)
 
 
 @register.simple_tag(takes_context=True)

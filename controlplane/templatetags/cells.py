@@ -5,9 +5,10 @@ from urllib.parse import urlencode
 
 from django import template
 from django.urls import reverse
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
+from django.utils.text import Truncator
 
-from controlplane.markup import markup
 from controlplane.runs.columns import Column
 from controlplane.runs.models import Run
 from controlplane.templatetags.format import MISSING, age, fixed, number, percent
@@ -21,7 +22,7 @@ VERIFIER_ERRORS_BEAR = 0.05
 @register.simple_tag
 def row_of_run(run: Run, cells: list[tuple[Column, float | None]], spark: list[float | None] | None) -> str:
     """A <tr>; `cells` are its columns, each with the newest value where it is measured, `spark` the curve of the trend."""
-    return markup(
+    return format_html(
         '<tr id="run-{0}" data-run="{0}"><td class="pick"><input type="checkbox" data-pick value="{0}" aria-label="Pick {1}"></td>'
         '<td>{2}</td><th scope="row" class="run-name"><span class="swatch {3}"></span>'
         '<a data-open class="clip" href="{4}" title="{1}">{1}</a>{5}</th>{6}</tr>',
@@ -33,22 +34,18 @@ def row_of_run(run: Run, cells: list[tuple[Column, float | None]], spark: list[f
 def _belongs(run: Run) -> str:
     """The experiment, or else the first tag."""
     if run.experiment:
-        short = _short(run.experiment, 18)
+        short = Truncator(run.experiment).chars(18)
         query = urlencode({"experiment": run.experiment})
-        return markup('<a class="tag" href="?{}" title="Experiment {}">{}</a>', query, run.experiment, short)
+        return format_html('<a class="tag" href="?{}" title="Experiment {}">{}</a>', query, run.experiment, short)
     if run.tags:
         tag = run.tags[0]
-        return markup('<a class="tag" href="?{}" title="{}">#{}</a>', urlencode({"tag": tag}), ", ".join(run.tags), _short(tag, 14))
+        return format_html('<a class="tag" href="?{}" title="{}">#{}</a>', urlencode({"tag": tag}), ", ".join(run.tags), Truncator(tag).chars(14))
     return ""
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _cell(run: Run, column: Column, value, spark: list[float | None] | None) -> str:
     if column.key == "trend":
-        return markup("<td>{}</td>", sparkline(spark))
+        return format_html("<td>{}</td>", sparkline(spark))
     if column.key == "verifier_error":
         return _verifier_error(value)
     return _measured(run, column, value) if column.is_measured else _CELLS[column.key](run)
@@ -56,32 +53,32 @@ def _cell(run: Run, column: Column, value, spark: list[float | None] | None) -> 
 
 def _measured(run: Run, column: Column, value) -> str:
     if value is None:
-        return markup('<td class="num">{}</td>', MISSING)
+        return format_html('<td class="num">{}</td>', MISSING)
     step = number(run.latest[column.key]["step"])
-    return markup('<td class="num" title="over {}, at step {}">{}</td>', column.metric.population, step, fixed(value, column.decimals))
+    return format_html('<td class="num" title="over {}, at step {}">{}</td>', column.metric.population, step, fixed(value, column.decimals))
 
 
 def _verifier_error(value) -> str:
     if value is not None and value > VERIFIER_ERRORS_BEAR:
-        return markup('<td class="num bad">{} {}</td>', icon("warn", "s"), percent(value))
-    return markup('<td class="num">{}</td>', percent(value))
+        return format_html('<td class="num bad">{} {}</td>', icon("warn", "s"), percent(value))
+    return format_html('<td class="num">{}</td>', percent(value))
 
 
 def _step(run: Run) -> str:
     done = "done" if run.state == "succeeded" else ""
-    bar = markup('<progress class="{}" value="{}" max="{}" aria-label="Steps done"></progress>', done, run.step, run.total_steps)
-    told = markup('<span>{}<span class="muted"> / {}</span></span>', number(run.step), number(run.total_steps))
-    return markup('<td class="step">{}{}</td>', told, bar)
+    bar = format_html('<progress class="{}" value="{}" max="{}" aria-label="Steps done"></progress>', done, run.step, run.total_steps)
+    told = format_html('<span>{}<span class="muted"> / {}</span></span>', number(run.step), number(run.total_steps))
+    return format_html('<td class="step">{}{}</td>', told, bar)
 
 
 def _tags(run: Run) -> str:
-    links = [markup('<a class="tag" href="?{}">#{}</a>', urlencode({"tag": tag}), tag) for tag in run.tags]
-    links = mark_safe(" ".join(links)) or markup('<span class="muted">{}</span>', MISSING)
-    return markup('<td class="clip" title="{}">{}</td>', ", ".join(run.tags), links)
+    links = format_html_join(" ", '<a class="tag" href="?{}">#{}</a>', ((urlencode({"tag": tag}), tag) for tag in run.tags))
+    links = links or format_html('<span class="muted">{}</span>', MISSING)
+    return format_html('<td class="clip" title="{}">{}</td>', ", ".join(run.tags), links)
 
 
 def _clipped(name: str) -> Callable[[Run], str]:
-    return lambda run: markup('<td class="clip" title="{}">{}</td>', getattr(run, name), getattr(run, name))
+    return lambda run: format_html('<td class="clip" title="{}">{}</td>', getattr(run, name), getattr(run, name))
 
 
 _CELLS: dict[str, Callable[[Run], str]] = {
@@ -89,9 +86,9 @@ _CELLS: dict[str, Callable[[Run], str]] = {
     "method": _clipped("method"),
     "environment": _clipped("environment"),
     "model": _clipped("model"),
-    "seed": lambda run: markup('<td class="num">{}</td>', run.seed),
+    "seed": lambda run: format_html('<td class="num">{}</td>', run.seed),
     "tags": _tags,
-    "project": lambda run: markup('<td class="clip">{}</td>', run.project.name),
-    "owner": lambda run: markup('<td class="muted clip">{}</td>', run.owner.username if run.owner else MISSING),
-    "age": lambda run: markup('<td class="muted">{}</td>', age(run.created_at)),
+    "project": lambda run: format_html('<td class="clip">{}</td>', run.project.name),
+    "owner": lambda run: format_html('<td class="muted clip">{}</td>', run.owner.username if run.owner else MISSING),
+    "age": lambda run: format_html('<td class="muted">{}</td>', age(run.created_at)),
 }

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from django import template
 from django.utils import timezone
+from django.utils.html import format_html
 
-from controlplane.markup import markup
 from controlplane.runs.forms.schema import ABSENT
 from runner.contract.metrics import lookup
 
@@ -77,13 +77,13 @@ def age(moment: datetime | None) -> str:
     if moment is None:
         return MISSING
     stamp = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-    return markup('<time datetime="{}" title="{}" data-age>{}</time>', moment.isoformat(), stamp, ago(moment))
+    return format_html('<time datetime="{}" title="{}" data-age>{}</time>', moment.isoformat(), stamp, ago(moment))
 
 
 @register.filter
 def clock(moment: datetime | None) -> str:
     """Date and time to the second, in UTC."""
-    return MISSING if moment is None else markup('<time datetime="{}">{}</time>', moment.isoformat(), moment.strftime("%Y-%m-%d %H:%M:%S"))
+    return MISSING if moment is None else format_html('<time datetime="{}">{}</time>', moment.isoformat(), moment.strftime("%Y-%m-%d %H:%M:%S"))
 
 
 def ago(moment: datetime) -> str:

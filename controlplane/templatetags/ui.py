@@ -10,9 +10,9 @@ from django.conf import settings
 from django.contrib.staticfiles.storage import staticfiles_storage
 from django.templatetags.static import static
 from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html
 from django.utils.safestring import mark_safe
 
-from controlplane.markup import markup
 from controlplane.templatetags.format import MISSING, fixed
 
 register = template.Library()
@@ -55,7 +55,7 @@ NAV = (
 @register.simple_tag
 def icon(name: str, classes: str = "") -> str:
     sheet = static("icons.svg") if settings.DEBUG else _cached_sheet()
-    return markup('<svg class="icon {}" aria-hidden="true"><use href="{}#{}"></use></svg>', classes, sheet, name)
+    return format_html('<svg class="icon {}" aria-hidden="true"><use href="{}#{}"></use></svg>', classes, sheet, name)
 
 
 _cached_sheet = cache(lambda: static("icons.svg"))
@@ -64,7 +64,7 @@ _cached_sheet = cache(lambda: static("icons.svg"))
 @register.simple_tag
 def form_token() -> str:
     """Makes a form act once however often it is sent; `controlplane.accounts.idempotency` reads it."""
-    return markup('<input type="hidden" name="token" value="{}" autocomplete="off">', uuid.uuid4().hex)
+    return format_html('<input type="hidden" name="token" value="{}" autocomplete="off">', uuid.uuid4().hex)
 
 
 @register.simple_tag(takes_context=True)
@@ -94,13 +94,13 @@ def event_icon(kind: str) -> str:
 @register.simple_tag
 def state(value: str, word: str = "") -> str:
     """A state as shape, colour and word."""
-    return markup('<span class="state state-{}">{}</span>', value, word or str(value).capitalize())
+    return format_html('<span class="state state-{}">{}</span>', value, word or str(value).capitalize())
 
 
 @register.simple_tag
 def count_of_state(value: str, n: int) -> str:
     """How many are in a state, beside its shape; the word is for those who do not see it, and on hover."""
-    return markup('<span class="state state-{}" title="{} {}">{}<span class="visually-hidden"> {}</span></span>', value, n, value, n, value)
+    return format_html('<span class="state state-{}" title="{} {}">{}<span class="visually-hidden"> {}</span></span>', value, n, value, n, value)
 
 
 @register.simple_tag
@@ -111,7 +111,7 @@ def mean_of(found, decimals: int = 3) -> str:
     if found.low is None:
         return fixed(found.estimate, decimals)
     half = fixed((found.high - found.low) / 2, decimals)
-    return markup('{} <span class="interval">± {}</span>', fixed(found.estimate, decimals), half)
+    return format_html('{} <span class="interval">± {}</span>', fixed(found.estimate, decimals), half)
 
 
 @register.filter
@@ -132,7 +132,7 @@ def sparkline(values: list[float | None] | None, label: str = "") -> str:
         return mark_safe('<svg class="spark" aria-hidden="true"></svg>')
     places = _places(values, min(known), max(known))
     last_x, last_y = next(place for place in reversed(places) if place).split()
-    return markup(
+    return format_html(
         '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}"><path d="{}"></path><circle cx="{}" cy="{}" r="1.8"></circle></svg>',
         *(SPARK_WIDTH, SPARK_HEIGHT, label or f"from {known[0]:.3g} to {known[-1]:.3g}", _path(places), last_x, last_y),
     )
@@ -165,7 +165,7 @@ def interval(rate, baseline: float | None = None) -> str:
     label = f"{rate.rate:.3f}, 95 % interval {rate.low:.3f} to {rate.high:.3f}, n = {rate.n}"
     tick = _tick(baseline) if baseline is not None else ""
     x, low, high = (round(RATE_WIDTH * value, 1) for value in (rate.rate, rate.low, rate.high))
-    return markup(
+    return format_html(
         '<svg class="rate" viewBox="0 0 {} 16" role="img" aria-label="{}"><title>{}</title><path class="axis" d="M0 8H{}"></path>{}'
         '<path class="span" d="M{} 8H{}"></path><circle cx="{}" cy="8" r="3.2"></circle></svg>',
         *(RATE_WIDTH, label, label, RATE_WIDTH, tick, low, high, x),
@@ -177,7 +177,7 @@ def interval_mark(value: float) -> str:
     """The tick of a baseline alone, on the same line."""
     if not isinstance(value, (int, float)):
         return ""
-    return markup(
+    return format_html(
         '<svg class="rate" viewBox="0 0 {} 16" aria-hidden="true"><path class="axis" d="M0 8H{}"></path>{}</svg>',
         RATE_WIDTH,
         RATE_WIDTH,
@@ -186,14 +186,14 @@ def interval_mark(value: float) -> str:
 
 
 def _tick(value: float) -> str:
-    return markup('<path class="tick" d="M{} 1V15"></path>', round(RATE_WIDTH * value, 1))
+    return format_html('<path class="tick" d="M{} 1V15"></path>', round(RATE_WIDTH * value, 1))
 
 
 @register.simple_tag(takes_context=True)
 def importmap(context) -> str:
     """Names every script module `assay/<file>`, so that modules import each other under hashed, cacheable addresses."""
     modules = _modules() if settings.DEBUG else _cached_modules()
-    return markup(
+    return format_html(
         '<script type="importmap" nonce="{}">{}</script>',
         context["CSP_NONCE"],
         mark_safe(json.dumps({"imports": modules}).replace("<", "\\u003c")),

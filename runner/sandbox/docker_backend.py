@@ -16,7 +16,7 @@ from runner.sandbox import archives
 from runner.sandbox.base import DEFAULT_ARCHIVE, MIB, ArchiveLimits, ContainerSpec, ExecResult, Health, Leftovers, Network, Stats
 from runner.sandbox.docker_builds import build
 from runner.sandbox.docker_sweeps import remove_labelled, sweep_images
-from runner.sandbox.engine import ENGINE_ERRORS, Engine, EventWatch, Stopped, failure, gone, unreachable
+from runner.sandbox.engine import ENGINE_ERRORS, Engine, EventWatch, Stopped, failure, gone, unreachable, wedged
 from runner.sandbox.labels import HOUSE
 from runner.sandbox.reasons import Reason, SandboxFailure
 from runner.sandbox.streams import Frames, HeadTail
@@ -25,6 +25,8 @@ from runner.sandbox.threads import Threads
 ENGINE_TIMEOUT = 60.0
 DISK_PERIOD = 5.0
 RETURN_PATIENCE = 15.0
+LEAVING_PATIENCE = 2.0
+STEADY = 3
 SLOW_LIST = 20.0
 MANY_DANGLING = 2000
 # What the engine prints in place of the command, with exit code 126 or 127, when there was no such program, or no container any more.
@@ -72,18 +74,39 @@ class DockerBackend(Threads):
 
     def explain(self, error: Exception, otherwise: Reason, doing: str) -> SandboxFailure:
         """Like `failure`, but an engine that is only restarting is told from one that stays away; returns once it is back."""
-        if unreachable(error) and self.returns():
+        return self.loss(error, doing) if self.went_away(error) else failure(error, otherwise, doing)
+
+    def loss(self, error: Exception, doing: str) -> SandboxFailure:
+        if self.returns():
             return SandboxFailure(Reason.DAEMON_RESTARTED, f"{doing}: the container engine was restarted meanwhile: {error}")
-        return failure(error, otherwise, doing)
+        return SandboxFailure(Reason.DAEMON_UNREACHABLE, f"{doing}: the container engine went away and stays away: {error}; start dockerd")
+
+    def went_away(self, error: Exception) -> bool:
+        """Whether the engine is gone, or going: on its way out it still answers, with whatever a part that it closed already says."""
+        if unreachable(error):
+            return True
+        if wedged(error) or (isinstance(error, APIError) and not error.is_server_error()):
+            return False
+        interruptions, deadline = self.watch.interruptions, time.monotonic() + LEAVING_PATIENCE
+        while time.monotonic() < deadline:
+            if self.watch.interruptions != interruptions or not self.answers():
+                return True
+            time.sleep(0.1)
+        return False
+
+    def answers(self) -> bool:
+        try:
+            return self.engine.ping()
+        except ENGINE_ERRORS:
+            return False
 
     def returns(self) -> bool:
-        """Wait a while for an engine that went away."""
-        deadline = time.monotonic() + RETURN_PATIENCE
-        while time.monotonic() < deadline:
-            with suppress(*ENGINE_ERRORS):
-                return self.engine.ping()
+        """Wait a while for an engine that went away; one that is going may answer once more, so that one answer is not enough."""
+        deadline, answered = time.monotonic() + RETURN_PATIENCE, 0
+        while time.monotonic() < deadline and answered < STEADY:
+            answered = answered + 1 if self.answers() else 0
             time.sleep(0.25)
-        return False
+        return answered == STEADY
 
     # ------------------------------------------------------------------ images
 
@@ -100,8 +123,9 @@ class DockerBackend(Threads):
         try:
             return await self.stoppable(build, self.engine, context, tag, {**self.labels, **labels}, timeout, network, args or {})
         except SandboxFailure as error:
-            if error.reason is Reason.DAEMON_UNREACHABLE and await self.call(self.returns):
-                raise SandboxFailure(Reason.DAEMON_RESTARTED, f"{error} (it is back)") from None
+            cause = error.__cause__ or error
+            if error.reason is not Reason.BUILD_TIMEOUT and await self.call(self.went_away, cause):
+                raise await self.call(self.loss, cause, f"build {tag}") from None
             raise
 
     async def image(self, tag: str) -> str | None:
@@ -326,8 +350,8 @@ class DockerContainer:
         """Why a call failed: the engine is away or was restarted, the container is dead and of what, or an ordinary refusal."""
         if self.ended:
             return self.ended
-        if unreachable(error):
-            return self.backend.explain(error, otherwise, doing)
+        if self.backend.went_away(error):
+            return self.backend.loss(error, doing)
         if self.backend.watch.interruptions != self.interruptions:
             return SandboxFailure(Reason.DAEMON_RESTARTED, f"{doing}: the container engine was restarted under this container")
         with suppress(*ENGINE_ERRORS):

@@ -49,7 +49,7 @@ def build(
         raise SandboxFailure(error.reason, f"build {tag}: {error}{_shown(log)}") from None
     except ENGINE_ERRORS as error:
         _remove_layers(engine, made, started)
-        raise failure(error, Reason.BUILD_FAILED, f"build {tag}") from None
+        raise failure(error, Reason.BUILD_FAILED, f"build {tag}") from error
 
 
 def _parameters(labels: Mapping[str, str], network: Network, args: Mapping[str, str]) -> dict:

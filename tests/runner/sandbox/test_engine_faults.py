@@ -3,8 +3,11 @@
 import asyncio
 import socket
 import threading
+import time
 
 import pytest
+import requests
+from docker.errors import APIError
 
 from runner.contract.termination import Termination
 from runner.sandbox.base import ContainerSpec, Limits, Network
@@ -76,9 +79,11 @@ async def test_a_restart_of_the_engine_under_an_agent(private_engine, private_no
     assert (await runner.run(task, Shell(), episode="after")).score == 1.0
 
 
-async def test_a_restart_of_the_engine_under_a_verifier_is_mended_by_a_regrade(private_engine, private_node, tmp_path):
+# While its image is built, while its container is made, while its check runs.
+@pytest.mark.parametrize("delay", [0.08, 0.9, 2.5])
+async def test_a_restart_of_the_engine_under_a_verifier_is_mended_by_a_regrade(private_engine, private_node, tmp_path, delay):
     async def restart():
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(delay)
         await asyncio.to_thread(private_engine.stop)
         await asyncio.to_thread(private_engine.start)
 
@@ -96,6 +101,48 @@ async def test_a_restart_of_the_engine_under_a_verifier_is_mended_by_a_regrade(p
     await asyncio.gather(*restarting)
     assert result.verifier_reason is Reason.DAEMON_RESTARTED, result.detail
     assert (result.termination, result.score, result.regraded) == (Termination.FINISHED, 42.0, True)
+
+
+async def test_what_an_engine_refuses_with_on_its_way_out_is_a_restart(private_engine, private_node, tmp_path, monkeypatch):
+    """Seen once in many restarts: asked for a container after it had closed its store, the engine said 'database not open' and went."""
+    engine = private_node.backend.engine
+    create, restarts = engine.create_container, []
+
+    def restart():
+        time.sleep(0.3)
+        private_engine.stop()
+        private_engine.start()
+
+    def refuse_once(**config):
+        if restarts:
+            return create(**config)
+        restarts.append(threading.Thread(target=restart))
+        restarts[0].start()
+        response = requests.Response()
+        response.status_code = 500
+        raise APIError("500 Server Error", response=response, explanation="database not open")
+
+    runner = EpisodeRunner(private_node, tmp_path / "jobs", keep_images=False)
+    task = write_task(tmp_path / "task")
+    monkeypatch.setattr(engine, "create_container", refuse_once)
+    result = await runner.run(task, Shell(), episode="e")
+    await asyncio.to_thread(restarts[0].join)
+    assert (result.termination, result.reason) == (Termination.INFRA_LOST, Reason.DAEMON_RESTARTED), result.detail
+    assert (await runner.run(task, Shell(), episode="after")).score == 1.0
+
+
+async def test_an_error_of_an_engine_that_stays_is_the_tasks_own(private_engine, private_node, tmp_path, monkeypatch):
+    response = requests.Response()
+    response.status_code = 500
+
+    def refuse(**config):
+        raise APIError("500 Server Error", response=response, explanation="no such runtime")
+
+    monkeypatch.setattr(private_node.backend.engine, "create_container", refuse)
+    result = await EpisodeRunner(private_node, tmp_path / "jobs", keep_images=False).run(
+        write_task(tmp_path / "task"), Shell(), episode="e"
+    )
+    assert (result.reason, result.score) == (Reason.START_FAILED, None), result.detail
 
 
 async def test_an_engine_that_dies_and_stays_away_ends_the_episode_and_its_return_is_swept(private_engine, house, tmp_path, monkeypatch):

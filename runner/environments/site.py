@@ -92,6 +92,11 @@ class Site:
         )
 
     @property
+    def slots(self) -> int:
+        """Episodes at once on this node, over all its workers."""
+        return self.settings.max_concurrent_episodes * self.workers
+
+    @property
     def node_folder(self) -> Path:
         """Locks of this house on this node. Node-local on purpose: a lock on a shared disk would bind other nodes."""
         return Path(os.environ.get("ASSAY_NODE_FOLDER") or tempfile.gettempdir()) / f"assay-node-{self.house}"
@@ -99,9 +104,8 @@ class Site:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Node]:
         """The engine answers, what dead episodes left is swept, and the reaper runs."""
-        slots = self.settings.max_concurrent_episodes * self.workers
         backend = make_backend(self.settings.backend, self.house)
-        async with Node(backend, self.node_folder, name=node_name(), slots=slots) as node:
+        async with Node(backend, self.node_folder, name=node_name(), slots=self.slots) as node:
             options = {"budgets": self.budgets, "on_phase": self.on_phase, "regrade_once": self.settings.regrade}
             options["keep_images"] = self.keep_images
             self.runner = EpisodeRunner(node, self.jobs, **options)
@@ -133,6 +137,8 @@ class Site:
                 found += _engine_problems(node.name, await node.health())
                 if not found and self.settings.backend == "docker":
                     found += await _missing_images(node, folders)
+                    if self.settings.network == "public":
+                        found += await _missing_networks(node, self.slots)
         except SandboxFailure as failure:
             found.append(f"node {node_name()}: {failure.reason}: {failure}")
         return found
@@ -143,6 +149,18 @@ async def _missing_images(node: Node, folders: Sequence[Path]) -> list[str]:
     needed = {found for folder in folders for file in folder.glob("*/Dockerfile") for found in BUILT_HERE.findall(file.read_text())}
     missing = [image for image in sorted(needed) if await node.backend.image(image) is None]
     return [f"node {node.name} has no image {image}; run docker/sandbox-base.sh there" for image in missing]
+
+
+async def _missing_networks(node: Node, slots: int) -> list[str]:
+    """Each episode with a network takes one of the engine's, and its address pool may hold too few."""
+    free = await node.backend.free_networks()
+    if free >= slots:
+        return []
+    return [
+        f"the container engine of node {node.name} has {free} networks left and {slots} episodes at once take {slots}; give it small pools "
+        "(default-address-pools, /24 slices of 172.16.0.0/12) and restart it while no container runs, run fewer episodes at once, or take "
+        "the network away"
+    ]
 
 
 def _engine_problems(node: str, health: Health) -> list[str]:

@@ -13,6 +13,7 @@ from docker.types import LogConfig, Ulimit
 from docker.types import Mount as DockerMount
 
 from runner.sandbox import archives
+from runner.sandbox.address_pools import free_networks
 from runner.sandbox.base import DEFAULT_ARCHIVE, MIB, ArchiveLimits, ContainerSpec, ExecResult, Health, Leftovers, Network, Stats
 from runner.sandbox.docker_builds import build
 from runner.sandbox.docker_sweeps import remove_labelled, sweep_images
@@ -107,6 +108,16 @@ class DockerBackend(Threads):
             answered = answered + 1 if self.answers() else 0
             time.sleep(0.25)
         return answered == STEADY
+
+    async def free_networks(self) -> int:
+        """How many networks the engine's address pools still give."""
+        return await self.call(self._free_networks)
+
+    def _free_networks(self) -> int:
+        try:
+            return free_networks(self.engine.info(), self.engine.networks())
+        except ENGINE_ERRORS as error:
+            raise self.explain(error, Reason.EXEC_FAILED, "count the networks") from None
 
     # ------------------------------------------------------------------ images
 

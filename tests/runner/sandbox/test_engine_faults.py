@@ -10,6 +10,7 @@ import requests
 from docker.errors import APIError
 
 from runner.contract.termination import Termination
+from runner.environments.site import _missing_networks
 from runner.sandbox.base import ContainerSpec, Limits, Network
 from runner.sandbox.docker_backend import DockerBackend
 from runner.sandbox.episode import EpisodeRunner
@@ -60,6 +61,17 @@ async def test_exhausted_address_pools_are_named_and_leave_nothing(private_node,
     for other in others:
         await other.remove()
     assert (await runner.run(task, Shell(), episode="f")).score == 1.0
+
+
+async def test_too_few_networks_are_told_before_any_is_made(private_node):
+    assert await private_node.backend.free_networks() == 2
+    assert await _missing_networks(private_node, 2) == []
+    network = private_node.backend.engine.create_network("taken", driver="bridge")["Id"]
+    try:
+        (problem,) = await _missing_networks(private_node, 2)
+        assert "has 1 networks left and 2 episodes at once take 2" in problem and "default-address-pools" in problem
+    finally:
+        private_node.backend.engine.remove_network(network)
 
 
 async def test_a_restart_of_the_engine_under_an_agent(private_engine, private_node, tmp_path):

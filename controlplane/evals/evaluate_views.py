@@ -75,6 +75,20 @@ def _submit(request: HttpRequest, team: Team) -> HttpResponse:
     return redirect("run-evaluation", run)
 
 
+@login_required
+@never_cache
+@require_POST
+def check(request: HttpRequest) -> HttpResponse:
+    """What the form comes to before anything is spent: how many episodes, what is wrong, what to know."""
+    document, unreadable = forms.read(request.POST)
+    checked = launching.check(request.user, team_for(request.user, request.GET.get("team")), document)
+    pointers = {error.pointer for error in unreadable}
+    errors = [*unreadable, *(error for error in checked.errors if error.pointer not in pointers)]
+    if not request.POST.get("model", "").strip():  # not chosen yet is not wrong yet
+        errors = [error for error in errors if not error.pointer.startswith("/model")]
+    return render(request, "evaluate/_check.html", {"checked": checked, "errors": errors})
+
+
 def _form(
     request: HttpRequest, team: Team, typed: Mapping[str, Any], errors: Sequence[FieldError] = (), refusal: int = 422
 ) -> HttpResponse:

@@ -66,7 +66,7 @@ NO_PAGES = set(
     home health login login-link logout theme token-create token-revoke member-invite member-role member-remove
     runs-bulk view-save view-delete launch-check launch-fields launch-union launch-stages launch-text
     run-stop run-resume run-retry run-archive checkpoint-pin node-cordon episode-label bank-quarantine bank-prove bank-stop-proving
-    bank-warm bank-stop-warming episode-regrade episode-again
+    bank-warm bank-stop-warming episode-regrade episode-again evaluate-check
     """.split()
 )
 

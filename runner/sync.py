@@ -8,8 +8,9 @@ from runner.gang import Gang
 from runner.reporting.emitter import Emitter
 from runner.rollouts.dispatcher import Dispatcher
 
-# Largest |difference| in nats between equal weights on two sides; kernels may order sums differently.
-TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
+# Mean |difference| in nats between equal weights on two sides. In bfloat16 two implementations round apart at every layer: 0.05 was
+# measured for a model of 135 M parameters, single tokens up to 0.4, which is why no single token decides.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.15}
 PROBE_TASKS = 2
 PROBE_TOKENS = 64
 
@@ -50,6 +51,7 @@ class WeightSync:
 
     @staticmethod
     def _difference(expected: list[np.ndarray], found: list[list[np.ndarray]]) -> float:
+        """The mean over a worker's tokens, of the worker that is farthest off."""
         # The first token of a sequence has no log-prob. Any other that is not a number must not pass as equal.
-        gaps = [np.abs(ours - theirs)[1:] for scores in found for ours, theirs in zip(expected, scores, strict=True)]
-        return float(np.concatenate(gaps).max())
+        gaps = [np.concatenate([np.abs(ours - theirs)[1:] for ours, theirs in zip(expected, scores, strict=True)]) for scores in found]
+        return float(np.max([gap.mean() for gap in gaps]))

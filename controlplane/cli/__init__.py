@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from controlplane.cli import commands, evaluations
 from controlplane.cli.client import ClientError
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     _clone(_run(_command(subs, "clone", commands.clone, "launch a copy with some keys changed")))
     _logs(_run(_command(subs, "logs", commands.logs, "print a run's log")))
     _episodes(_run(_command(subs, "episodes", commands.episodes, "list a run's episodes, newest first")))
+    _adopt(_command(subs, "adopt", commands.adopt, "take over a run that was driven without a control plane, and replay what it told"))
     _import(_command(subs, "import", commands.import_bank, "import a task bank: quiz, SciKnowEval questions, repair tasks"))
     evaluations.arguments(
         _command(subs, "eval", evaluations.evaluate, "evaluate an agent or a model on a bank of repair tasks, in containers")
@@ -96,6 +98,11 @@ def _listing(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--search", help="in name, experiment and tags, or the beginning of an id")
     sub.add_argument("--limit", type=int, default=30, help="how many of the newest (default 30)")
     sub.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _adopt(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("folder", type=Path, help="the run's folder, --out of `python -m runner.main --local`")
+    sub.add_argument("--document", type=Path, help="its run document (default FOLDER/run.json)")
 
 
 def _resume(sub: argparse.ArgumentParser) -> None:

@@ -2,7 +2,10 @@
 
 import importlib
 import json
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 from controlplane.cli import documents
 from controlplane.cli.client import Client, ClientError, connect, dotted
 from controlplane.cli.follow import LIVE, follow_run, progress_line, values
+from controlplane.env import write_private
 
 RUN_FAILED = 4
 POLL_S = 1.0
@@ -170,6 +174,22 @@ def episodes(options) -> None:
             _printable(episode["task"]),
         )
         print(_json(episode) if options.json else "  ".join(fields))
+
+
+# ---------------------------------------------------------------- runs from elsewhere
+def adopt(options) -> int:
+    """The spools are copied, because a replay removes what it delivered."""
+    attempts = sorted((options.folder / "attempts").glob("[0-9]*/exit.json"))
+    if len(attempts) != 1:
+        raise ClientError(f"assay: {options.folder} holds {len(attempts)} ended attempts; a run is taken over that ended in its first")
+    document = documents.read_file(str(options.document or options.folder / "run.json"))
+    client = connect()
+    adopted = client.post("/runs/adopt", {"document": document, "exit": json.loads(attempts[0].read_text())})
+    print(f"{adopted['run']}\n{client.url}/runs/{adopted['run']}", flush=True)
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(attempts[0].parent / "spool", Path(copy) / "spool")
+        write_private(Path(copy) / "connection.json", json.dumps({"url": adopted["batches_url"], "token": adopted["token"]}))
+        return subprocess.run([sys.executable, "-m", "runner.reporting", "replay", copy], check=False).returncode
 
 
 # ---------------------------------------------------------------- banks, tokens, benchmarks

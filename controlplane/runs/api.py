@@ -19,7 +19,7 @@ from controlplane.api.rate_limit import limited
 from controlplane.api.schemas import Input, Whole
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.evals.statistics import Interval
-from controlplane.runs import recipes, selectors, services
+from controlplane.runs import offline, recipes, selectors, services
 from controlplane.runs.forms.diff import MAX_COMPARED
 from controlplane.runs.forms.schema import ABSENT
 from controlplane.runs.launch import check_launch
@@ -222,6 +222,17 @@ class Compared(Schema):
     ids: list[UUID] = Field(min_length=2, max_length=MAX_COMPARED)
 
 
+class Ended(Input):
+    document: dict[str, Any] = Field(description="The run document that the driver was given.")
+    exit: dict[str, Any] = Field(description="The attempt's exit.json.")
+
+
+class Adopted(Schema):
+    run: UUID
+    batches_url: str = Field(description="Where the spools' batches are taken, for a day.")
+    token: str = Field(description="For these batches alone; shown once.")
+
+
 class Resume(Input):
     checkpoint: UUID | None = None
 
@@ -261,6 +272,15 @@ def check(request: HttpRequest, document: Document, team: str | None = None):
         "config_hash": checked.config and checked.hash,
         **{name: getattr(checked, name) for name in ("errors", "warnings", "forecast")},
     }
+
+
+@router.post("/runs/adopt", response={201: Adopted})
+@idempotent
+@limited("launch")
+def adopt(request: HttpRequest, body: Ended, team: str | None = None):
+    """Take over a run that ended on a machine without a control plane; what its emitters left is sent afterwards."""
+    attempt, token = offline.adopt(request.user, team_for(request.user, team), body.document, body.exit)
+    return Status(201, {"run": attempt.run_id, "batches_url": offline.batches_url(attempt), "token": token})
 
 
 @router.post("/runs/{uuid:run_id}/clone", response={201: RunOut})

@@ -7,12 +7,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from runner.assignment import Refused
 
 
 def exit_record(outcome: str, step: int, reason: str = "", error: BaseException | None = None) -> dict[str, Any]:
-    """`outcome` is succeeded, failed, stopped, or lost when a process of the run was."""
-    return {"outcome": outcome, "reason": reason, "step": step, "error": _describe(error) if error else None, "at": time.time()}
+    """`outcome` is succeeded, failed, stopped, or lost when a process of the run was; `begun` is when this process, the driver, was started."""
+    told = {"outcome": outcome, "reason": reason, "step": step, "error": _describe(error) if error else None}
+    return {**told, "begun": psutil.Process().create_time(), "at": time.time()}
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

@@ -82,6 +82,7 @@ RULES: dict[str, Rule] = {
     "GET runs": LIST,
     "POST runs": Rule("member", DOCUMENT, outside="own"),
     "POST runs/check": Rule("member", DOCUMENT, outside="own"),
+    "POST runs/adopt": Rule("member", {"document": DOCUMENT, "exit": {"outcome": "succeeded", "reason": ""}}, outside="own"),
     "GET runs/seeds": LIST,
     "GET runs/views": LIST,
     "POST runs/views": Rule("member", {"name": "mine", "query": "state=active"}, outside="own"),

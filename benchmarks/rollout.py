@@ -92,9 +92,9 @@ def engine(folder: Path, max_length: int, rows: int, fraction: float = 0.5, **op
 
 
 def save_random(folder: Path, shape: dict) -> None:
-    """A model of that shape with random weights, and a tokenizer that is never used for text."""
+    """A model of that shape with random weights, and a tokenizer of the words w2 … w299 for the tokens of `random_tokens`."""
     import torch
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
@@ -102,8 +102,10 @@ def save_random(folder: Path, shape: dict) -> None:
     model = Qwen3ForCausalLM(config).to(torch.bfloat16)
     model.generation_config = GenerationConfig(eos_token_id=0)
     model.save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordLevel({"<end>": 0, "word": 1}, unk_token="word"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", unk_token="word").save_pretrained(folder)
+    words = {f"w{token}": token for token in range(2, 300)}
+    tokenizer = Tokenizer(models.WordLevel({"<end>": 0, "word": 1, **words}, unk_token="word"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>", unk_token="word").save_pretrained(folder)
 
 
 def random_tokens(rows: int, length: int, seed: Sequence[int] | int) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """Sampling log-probs of the engine against the learner's on the same tokens, on the real weights of SmolLM2-135M at temperature 1.
 
 In bfloat16 engine and learner round apart. Where the difference comes from is told by variants of both sides, each measured against the
-same weights in float32: logits rounded or not, the residual stream in bfloat16 or float32. The peer is plain transformers in bfloat16.
+same weights in float32: logits rounded or not, and the residual stream of the layers too. The peer is plain transformers in bfloat16.
 Without Django: `python -m benchmarks.rollout_truth`.
 """
 
@@ -73,11 +73,7 @@ def compare(policy, folder: Path, rows: int, new_tokens: int) -> tuple[dict[str,
         engines["engine_rounded_logits"] = responses(policy.score(sequences))
     learners = {name: responses(score(folder, sequences)) for name, score in LEARNERS.items()}
     exact = learners.pop("float32")
-    against = {
-        "learner": engines["engine"],
-        "learner_float32_residual": engines["engine"],
-        "transformers": engines["engine_rounded_logits"],
-    }
+    against = dict.fromkeys(learners, engines["engine"]) | {"transformers": engines["engine_rounded_logits"]}
     return {
         "against_engine": {name: differences(learners[name] - other) for name, other in against.items()},
         "engine_against_itself": {"scored": differences(engines["engine_scored"] - sampled)},
@@ -133,6 +129,21 @@ def keep_residual_exact(network) -> None:
             module.register_forward_hook(lower)
 
 
+def keep_logits_exact(network) -> None:
+    """An output layer in float32, apart from the embedding it is tied to."""
+    import torch
+
+    weight = network.lm_head.weight.detach().float()
+    network.lm_head = torch.nn.Linear(*reversed(weight.shape), bias=False, device="meta")
+    network.lm_head.weight = torch.nn.Parameter(weight, requires_grad=False)
+    network.model.norm.register_forward_hook(lambda module, inputs, output: output.float())
+
+
+def keep_both_exact(network) -> None:
+    keep_residual_exact(network)
+    keep_logits_exact(network)
+
+
 def transformers(folder: Path, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """One sequence after the other, logits rounded to bfloat16 as the model gives them."""
     import torch
@@ -150,7 +161,8 @@ def transformers(folder: Path, sequences: Sequence[Sequence[int]]) -> list[np.nd
 
 LEARNERS = {
     "learner": learner("bfloat16"),
-    "learner_float32_residual": learner("bfloat16", keep_residual_exact),
+    "learner_float32_logits": learner("bfloat16", keep_logits_exact),
+    "learner_float32_logits_and_residual": learner("bfloat16", keep_both_exact),
     "transformers": transformers,
     "float32": learner("float32"),
 }

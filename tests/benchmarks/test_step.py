@@ -17,7 +17,7 @@ SHAPE = {
     "num_attention_heads": 2,
     "head_dim": 16,
 }
-SIZE = step.Size(prompts=4, group=4, length=6, steps=3, micro_batch_tokens=64)
+SIZE = step.Size(prompts=4, group=4, length=8, steps=3, micro_batch_tokens=64)
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ DOCUMENT = {
             "batch_size": 512,
             "group_size": 8,
             "micro_batch_tokens": 32768,
-            "optimizer": {"learning_rate": 1e-5, "warmup_steps": 5},
+            "optimizer": {"learning_rate": 2e-5, "warmup_steps": 5, "schedule": "linear"},
         }
     ],
     "evaluation": {"type": "held_out", "every_steps": 60},

@@ -28,12 +28,13 @@ TARGET = "at most 0.4 of the peer's time, floor 0.6; sync at most 0.1 s"
 
 @dataclass(frozen=True)
 class Size:
-    """`prompts` prompts of `length` tokens, `group` responses of as many new ones each; the first of `steps` is not counted."""
+    """`prompts` prompts of `length` tokens, `group` responses of as many new ones each; the first `warmup` of `steps` compile and do not count."""
 
     prompts: int = 64
     group: int = 8
     length: int = 256
-    steps: int = 6
+    steps: int = 7
+    warmup: int = 2
     micro_batch_tokens: int = 16_384
     peer_micro_batch: int = 32
 
@@ -114,7 +115,7 @@ def steps(policy, learner, push: Callable[[], None], size: Size) -> dict:
             spent.setdefault(phase, []).append(seconds)
     kept = ("rollout_corr/k3_kl", "rollout_corr/rollout_is_eff_sample_size", "actor/grad_norm", "critic/score/mean")
     return {
-        "phases": {phase: round(statistics.median(seconds[1:]), 4) for phase, seconds in spent.items()},
+        "phases": {phase: round(statistics.median(seconds[size.warmup :]), 4) for phase, seconds in spent.items()},
         "seconds": {phase: [round(one, 4) for one in seconds] for phase, seconds in spent.items()},
         "health": {name: metrics[name] for name in kept if name in metrics},
     }
@@ -151,7 +152,7 @@ def graded(prompts: Sequence[Sequence[int]], generations: Sequence, step: int, s
     samples = []
     for row, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
         builder = SampleBuilder()
-        builder.append(prompt, Author.USER)
+        builder.append(prompt, Author.ENVIRONMENT)
         builder.append(generation.token_ids, Author.STUDENT, generation.logprobs)
         about = {"episode": f"{step}-{row}", "task": str(row // size.group), "group": row // size.group, "index": row % size.group}
         reward = parity(generation.token_ids)
@@ -165,7 +166,7 @@ def parity(tokens: Sequence[int]) -> float:
 
 # ---------------------------------------------------------------- TRL
 def measure_peer(folder: Path, size: Size) -> dict | None:
-    """Seconds of each step but the first, and the peak of its memory; None where TRL is not installed."""
+    """Seconds of each step that counts, and the peak of its memory; None where TRL is not installed."""
     if importlib.util.find_spec("trl") is None:
         print("the peer is left out: trl is not installed here", file=sys.stderr)
         return None
@@ -201,7 +202,7 @@ def peer_process(folder: str, size: Size) -> None:
 
     trainer = GRPOTrainer(model=folder, reward_funcs=reward, args=arguments, train_dataset=prompts, callbacks=[Watch()])
     trainer.train()
-    told = {"seconds": np.diff(ends).round(4).tolist(), "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1)}
+    told = {"seconds": np.diff(ends).round(4).tolist()[size.warmup - 1 :], "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1)}
     print(
         json.dumps({**told, "settings": peer_settings(size), "log": [row for row in trainer.state.log_history if "step_time" in row][-1:]})
     )

@@ -47,7 +47,7 @@ def test_the_peer_reads_the_same_tokens_from_words(folder):
     assert load_tokenizer(folder).encode(" ".join(f"w{token}" for token in tokens), add_special_tokens=False) == tokens
 
 
-def test_the_record_compares_medians_without_the_first_step():
+def test_the_record_compares_medians_of_the_steps_that_count():
     ours = {"phases": {"step": 2.0}, "seconds": {}, "health": {}}
     found = step.compare(ours, {"seconds": [4.0, 5.0, 9.0]}, step.Size(prompts=2, group=2, length=8))
     assert (found["ours"], found["peer"], found["ratio"]) == (2.0, 5.0, 2.5)

@@ -46,18 +46,21 @@ class Ragged:
     longest: tuple[int, int]
 
 
-class Layout(list[Block]):
-    """The blocks of a row, in order. What the ragged kernel needs of them is made once, for all layers."""
+class Layout:
+    """The blocks of a row, in order. What the ragged kernel needs of them is made once, for all layers.
 
-    def __init__(self, blocks: Iterable[Block] = ()):
-        super().__init__(blocks)
+    No list: torch.compile would look into one, and compile anew for each number of blocks.
+    """
+
+    def __init__(self, blocks: Iterable[Block]):
+        self.blocks = list(blocks)
         self._ragged: Ragged | None = None
 
     def ragged(self, device: torch.device) -> Ragged:
         """The same for the ragged kernel."""
         if self._ragged is None:
             queries, places, begin = [], [], 0
-            for block in self:
+            for block in self.blocks:
                 prefix = range(begin, begin + block.prefix)
                 spans = [prefix, *([*prefix, *range(start, stop)] for start, stop in _stretches(begin + block.prefix, block.rests))]
                 queries += [block.prefix, *block.rests]
@@ -116,9 +119,9 @@ def _ragged(query: Tensor, key: Tensor, value: Tensor, ragged: Ragged, scaling: 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
     # Block by block costs the sum of their squares; one mask over the row would cost the square of the sum.
-    sizes = [block.tokens for block in layout]
+    sizes = [block.tokens for block in layout.blocks]
     parts = []
-    for block, q, k, v in zip(layout, query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True):
+    for block, q, k, v in zip(layout.blocks, query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True):
         end = block.prefix
         parts.append(_causal(q[:, :, :end], k[:, :, :end], v[:, :, :end], scaling))
         if block.rests:

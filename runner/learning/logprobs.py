@@ -32,6 +32,14 @@ def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(hidden), size)]
 
 
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # Rounding to bfloat16 alone costs a log-prob 0.02 nats; a GPU's product is summed in float32 anyway.
+    if not hidden.is_cuda or hidden.dtype is torch.float32:
+        return torch.nn.functional.linear(hidden, weight, bias)
+    logits = torch.mm(hidden, weight.t(), out_dtype=torch.float32)
+    return logits if bias is None else logits.add_(bias)
+
+
 def _scaled(logits: Tensor, temperature: Tensor) -> Tensor:
     return logits.float() / temperature[:, None]
 
@@ -42,11 +50,11 @@ def _normalise(logits: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Te
     return chosen, -torch.special.xlogy(log_probs.exp(), log_probs.exp()).sum(-1), torch.zeros_like(chosen)
 
 
-def _slope(logits: Tensor, targets: Tensor, temperature: Tensor, log_sums: Tensor, grad: Tensor) -> Tensor:
+def _slope(logits: Tensor, targets: Tensor, temperature: Tensor, log_sums: Tensor, grad: Tensor, dtype: torch.dtype) -> Tensor:
     # d log p(target) / d logits = (one_hot(target) − p) / temperature
     probs = torch.softmax(_scaled(logits, temperature), -1)
     probs.neg_().scatter_add_(-1, targets[:, None], torch.ones_like(probs[:, :1]))
-    return probs.mul_((grad / temperature)[:, None]).to(logits.dtype)
+    return probs.mul_((grad / temperature)[:, None]).to(dtype)
 
 
 def _softmax_of(hidden: Tensor) -> tuple[Callable, Callable]:
@@ -55,7 +63,7 @@ def _softmax_of(hidden: Tensor) -> tuple[Callable, Callable]:
         return _normalise, _slope
     from runner.learning import vocabulary_kernels
 
-    return vocabulary_kernels.normalise, vocabulary_kernels.slope_
+    return vocabulary_kernels.normalise, vocabulary_kernels.slope
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
@@ -65,7 +73,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         logprobs, entropies, log_sums = (torch.empty(len(hidden), dtype=torch.float32, device=hidden.device) for _ in range(3))
         chunks, logits = _chunks(hidden, weight), None
         for rows in chunks:
-            logits = torch.nn.functional.linear(hidden[rows], weight, bias)
+            logits = _logits(hidden[rows], weight, bias)
             logprobs[rows], entropies[rows], log_sums[rows] = normalise(logits, targets[rows], temperature[rows])
         # What fits in one piece need not be computed again.
         kept = logits if len(chunks) == 1 else None
@@ -82,8 +90,8 @@ class _ChunkedLogprobs(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias else None
         for rows in _chunks(hidden, weight):
-            logits = torch.nn.functional.linear(hidden[rows], weight, bias) if kept is None else kept
-            slope = slope_of(logits, targets[rows], temperature[rows], log_sums[rows], grad[rows].contiguous())
+            logits = _logits(hidden[rows], weight, bias) if kept is None else kept
+            slope = slope_of(logits, targets[rows], temperature[rows], log_sums[rows], grad[rows].contiguous(), hidden.dtype)
             if wants_hidden:
                 grad_hidden[rows] = slope @ weight
             if wants_weight:

@@ -1,6 +1,6 @@
 """The softmax over a vocabulary on a GPU: one pass over the logits each way, where elementwise calls would make a dozen.
 
-Logits stay in the precision the output layer made them in; sums and exponentials are in float32.
+Logits come in any precision; sums and exponentials are in float32.
 """
 
 import torch
@@ -41,16 +41,16 @@ def _normalise(logits, stride, targets, temperature, logprobs, entropies, log_su
 
 
 @triton.jit
-def _slope(logits, stride, targets, temperature, log_sums, grad, vocabulary, columns: tl.constexpr):
+def _slope(logits, stride, targets, temperature, log_sums, grad, slopes, vocabulary, columns: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * columns + tl.arange(0, columns)
     inside = column < vocabulary
-    place = logits + row * stride + column
+    value = tl.load(logits + row * stride + column, mask=inside).to(tl.float32)
     heat = tl.load(temperature + row)
-    probability = tl.exp(tl.load(place, mask=inside).to(tl.float32) / heat - tl.load(log_sums + row))
+    probability = tl.exp(value / heat - tl.load(log_sums + row))
     hit = (column == tl.load(targets + row)).to(tl.float32)
     slope = (hit - probability) * (tl.load(grad + row) / heat)
-    tl.store(place, slope.to(logits.dtype.element_ty), mask=inside)
+    tl.store(slopes + row * vocabulary + column, slope.to(slopes.dtype.element_ty), mask=inside)
 
 
 def normalise(logits: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,9 +63,10 @@ def normalise(logits: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Ten
     return logprobs, entropies, log_sums
 
 
-def slope_(logits: Tensor, targets: Tensor, temperature: Tensor, log_sums: Tensor, grad: Tensor) -> Tensor:
-    """grad · d log p(target) / d logits, written over the logits [N, V]. All others are contiguous, [N]."""
+def slope(logits: Tensor, targets: Tensor, temperature: Tensor, log_sums: Tensor, grad: Tensor, dtype: torch.dtype) -> Tensor:
+    """grad · d log p(target) / d logits, [N, V] in `dtype`. What is [N] is contiguous."""
     count, vocabulary = logits.shape
+    slopes = torch.empty(count, vocabulary, dtype=dtype, device=logits.device)
     grid = (count, triton.cdiv(vocabulary, COLUMNS))
-    _slope[grid](logits, logits.stride(0), targets, temperature, log_sums, grad, vocabulary, columns=COLUMNS, num_warps=WARPS)
-    return logits
+    _slope[grid](logits, logits.stride(0), targets, temperature, log_sums, grad, slopes, vocabulary, columns=COLUMNS, num_warps=WARPS)
+    return slopes

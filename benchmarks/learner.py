@@ -2,7 +2,8 @@
 
 Two records per model: `learner` (mixed lengths, the three side by side) and `learner_mfu` (equal lengths, as a share of what the card's
 tensor cores could do, with a breakdown of the GPU's time). Random weights in the shape of Qwen3. `./assay bench learner` needs a GPU and
-TRL (pip install -r benchmarks/peers/trl.txt); without Django: `python -m benchmarks.learner`. `--tiny` runs on a CPU and keeps nothing.
+TRL beside our own requirements (pip install trl==1.16.0); without Django: `python -m benchmarks.learner`. `--tiny` runs on a CPU and
+keeps nothing.
 """
 
 import argparse
@@ -111,7 +112,7 @@ def why_not() -> str:
 
     if not torch.cuda.is_available():
         return "torch finds no GPU on this machine"
-    return "" if importlib.util.find_spec("trl") else "its peer TRL is not installed, see benchmarks/peers/trl.txt"
+    return "" if importlib.util.find_spec("trl") else "its peer TRL is not installed; pip install trl==1.16.0"
 
 
 def measure(size: Size) -> Iterator[dict]:

@@ -99,7 +99,7 @@ def gradients(
 def _backward(network: torch.nn.Module, row: PackedRow, tokens: _LossTokens, method: Method) -> dict[str, Tensor]:
     """Add the gradients of Σ weight · loss; what is reported of each loss token, [N] each."""
     hidden = _before_targets(network, row, tokens)
-    size = chunk_rows(head(network).weight.shape[0], hidden.device.type) if hidden.is_cuda else len(hidden)
+    size = _piece_rows(network, hidden)
     if len(hidden) <= size:
         total, table = _weighted_loss(network, hidden, tokens, slice(None), method)
         total.backward()
@@ -112,6 +112,11 @@ def _backward(network: torch.nn.Module, row: PackedRow, tokens: _LossTokens, met
         tables.append(table)
     hidden.backward(torch.cat([leaf.grad for leaf in leaves]))
     return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+
+
+def _piece_rows(network: torch.nn.Module, hidden: Tensor) -> int:
+    # Each piece's gradient of the output layer is rounded to the layer's precision: on a CPU one piece, and the bits stay.
+    return chunk_rows(head(network).weight.shape[0], hidden.device.type) if hidden.is_cuda else len(hidden)
 
 
 def _weighted_loss(

@@ -12,7 +12,7 @@ from runner.learning.weights import trainable
 from runner.models.loading import ModelError, load_model
 from tests.runner.tiny_models import save_tiny
 
-LAYERS = 10
+LAYERS = 6
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,7 @@ def test_activations_computed_again_change_nothing(folder, adapter):
     assert_same_outcomes(folder, model, LearnerSettings(checkpoint_activations=True))
 
 
+@pytest.mark.slow
 def test_one_compilation_serves_all_layers_and_rows(folder):
     compiled = []
 

@@ -394,6 +394,15 @@ class Checkpoints(Document):
     prune: Prune = setting(PruneByKind(), "Which others are deleted.", level="advanced")
 
 
+class LearnerSettings(Document):
+    """How the learner computes an update, which is the same update either way."""
+
+    checkpoint_activations: bool = setting(
+        False, "Keep one activation per layer and compute the others again: much less memory, about a third more time."
+    )
+    compile: bool = setting(False, "Compile the model's layers when the run starts, about a minute: faster updates on a GPU.")
+
+
 class RunConfig(Document):
     """One run, complete."""
 
@@ -412,6 +421,7 @@ class RunConfig(Document):
     checkpoints: Checkpoints = setting(Checkpoints(), "What is kept.", group="Checkpoints")
     resources: Resources = setting(Resources(), "What the run asks of the cluster.", group="Resources")
     engine: Engine = setting(TransformersEngine(), "What generates the episodes.", group="Rollouts")
+    learner: LearnerSettings = setting(LearnerSettings(), "How updates are computed.", group="Resources", level="advanced")
     priority: int = setting(0, "Higher starts first.", ge=-1000, le=1000, group="Resources")
     max_attempts: int = setting(3, "Attempts before a lost run stays lost.", ge=1, le=100, group="Resources", level="advanced")
 
@@ -441,12 +451,22 @@ class RunConfig(Document):
             _check_vllm(engine, info.data)
         return engine
 
+    @field_validator("learner")
+    @classmethod
+    def _compiles_for_a_gpu(cls, learner: LearnerSettings, info: ValidationInfo) -> LearnerSettings:
+        resources = info.data.get("resources")
+        if learner.compile and resources and not resources.gpus:
+            raise at_field(["compile"], True, "pays on a GPU, and resources.gpus is 0; turn it off")
+        return learner
+
     @model_serializer(mode="wrap")
     def _written(self, write) -> dict[str, Any]:
         document = write(self)
         # Younger than many stored documents: unwritten where it is the default, so that their bytes and hashes stay.
         if isinstance(self.engine, TransformersEngine):
             document.pop("engine", None)
+        if self.learner == LearnerSettings():
+            document.pop("learner", None)
         return document
 
     @property

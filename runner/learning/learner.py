@@ -22,6 +22,7 @@ from runner.contract.bank import Demonstration
 from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.run_config import RunConfig, SftStage, Stage
 from runner.learning import checkpoints
+from runner.learning.acceleration import accelerate
 from runner.learning.health import rollout_metrics
 from runner.learning.logprobs import score_sequences
 from runner.learning.optimizer import MasterAdamW, learning_rate
@@ -64,7 +65,7 @@ class Learner:
         self.config = config
         self.folder = folder
         self.device = device
-        self.network = load_model(folder, config.model, seed=config.seed, device=device)
+        self.network = self._load(folder)
         self.tokenizer = load_tokenizer(folder)
         self.completed = 0
         self.first_step = 1
@@ -73,6 +74,11 @@ class Learner:
         self.optimizer: MasterAdamW | None = None
         self.reference: Reference | None = None
         torch.manual_seed(config.seed)
+
+    def _load(self, folder: Path) -> torch.nn.Module:
+        network = load_model(folder, self.config.model, seed=self.config.seed, device=self.device)
+        accelerate(network, self.config.learner)
+        return network
 
     @property
     def stage(self) -> Stage:
@@ -191,7 +197,7 @@ class Learner:
             adapter = load_file(path / "adapter" / "adapter_model.safetensors", device=self.device)
             peft.set_peft_model_state_dict(self.network, adapter)
         else:
-            self.network = load_model(path / "model", self.config.model, seed=self.config.seed, device=self.device)
+            self.network = self._load(path / "model")
         counters = state["counters"]
         self.completed = counters["completed"]
         self._enter(counters["stage"], counters["first_step"], demonstrations)

@@ -89,7 +89,7 @@ def plan_rows(bundles: Sequence[Bundle], max_tokens: int) -> list[list[Bundle]]:
 
 def pack(sequences: Sequence[Sequence[int]], bundles: Sequence[Bundle], device: torch.device | str) -> PackedRow:
     """The row holding `bundles`, in that order."""
-    members, places, tokens, positions, layout, end = [], [], [], [], Layout(), 0
+    members, places, tokens, positions, blocks, end = [], [], [], [], [], 0
     for bundle in bundles:
         begin, first = end, np.asarray(sequences[bundle.members[0]])
         tokens.append(first[: bundle.shared])
@@ -104,9 +104,9 @@ def pack(sequences: Sequence[Sequence[int]], bundles: Sequence[Bundle], device: 
             positions.append(np.arange(bundle.shared, bundle.shared + len(rest)))
             rests.append(len(rest))
             end += len(rest)
-        layout.append(Block(bundle.shared, [length for length in rests if length]))
+        blocks.append(Block(bundle.shared, [length for length in rests if length]))
     row = [torch.as_tensor(np.concatenate(parts), dtype=torch.long, device=device)[None] for parts in (tokens, positions)]
-    return PackedRow(members, places, *row, layout)
+    return PackedRow(members, places, *row, Layout(blocks))
 
 
 def hidden_states(network: torch.nn.Module, row: PackedRow, cache=None) -> Tensor:

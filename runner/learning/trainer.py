@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.learning.logprobs import logprobs_of
+from runner.learning.logprobs import chunk_rows, logprobs_of
 from runner.learning.optimizer import MasterAdamW
 from runner.learning.packing import Bundle, PackedRow, hidden_states, pack, plan_rows, share_prefixes
 from runner.methods.base import Method, SequenceResult, TrainingSequence
@@ -86,22 +86,51 @@ def gradients(
 ) -> dict[int, SequenceResult]:
     """Add the gradients of `rows` to the optimizer's; results by sequence index."""
     device = next(network.parameters()).device
-    results: dict[int, SequenceResult] = {}
+    found = []
     for bundles in rows:
         row = pack([item.token_ids for item in sequences], bundles, device)
         tokens = _loss_tokens([sequences[index] for index in row.members], row)
-        logprob, entropy = _logprobs(network, row, tokens)
-        loss, values = method.loss(logprob, tokens.columns)
-        (tokens.weight * loss).sum().backward()
+        found.append((row.members, tokens.counts, _backward(network, row, tokens, method)))
         optimizer.collect()
-        results.update(_results(row.members, tokens.counts, logprob, entropy, {**values, "loss": loss}))
-    return results
+    # Read when all rows are under way: a GPU would stand still at each look.
+    return {index: result for members, counts, table in found for index, result in _results(members, counts, table)}
 
 
-def _logprobs(network: torch.nn.Module, row: PackedRow, tokens: _LossTokens) -> tuple[Tensor, Tensor]:
+def _backward(network: torch.nn.Module, row: PackedRow, tokens: _LossTokens, method: Method) -> dict[str, Tensor]:
+    """Add the gradients of Σ weight · loss; what is reported of each loss token, [N] each."""
+    hidden = _before_targets(network, row, tokens)
+    size = _piece_rows(network, hidden)
+    if len(hidden) <= size:
+        total, table = _weighted_loss(network, hidden, tokens, slice(None), method)
+        total.backward()
+        return table
+    # Each piece goes through the output layer and back at once, so that its logits need not be made a second time.
+    leaves, tables = [piece.detach().requires_grad_() for piece in hidden.split(size)], []
+    for number, leaf in enumerate(leaves):
+        total, table = _weighted_loss(network, leaf, tokens, slice(number * size, (number + 1) * size), method)
+        total.backward()
+        tables.append(table)
+    hidden.backward(torch.cat([leaf.grad for leaf in leaves]))
+    return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+
+
+def _piece_rows(network: torch.nn.Module, hidden: Tensor) -> int:
+    # Each piece's gradient of the output layer is rounded to the layer's precision: on a CPU one piece, and the bits stay.
+    return chunk_rows(head(network).weight.shape[0], hidden.device.type) if hidden.is_cuda else len(hidden)
+
+
+def _weighted_loss(
+    network: torch.nn.Module, hidden: Tensor, tokens: _LossTokens, span: slice, method: Method
+) -> tuple[Tensor, dict[str, Tensor]]:
+    logprob, entropy = logprobs_of(hidden, head(network), tokens.targets[span], tokens.temperature[span])
+    loss, values = method.loss(logprob, {name: column[span] for name, column in tokens.columns.items()})
+    table = {"logprob": logprob, "entropy": entropy, **values, "loss": loss}
+    return (tokens.weight[span] * loss).sum(), {name: tensor.detach() for name, tensor in table.items()}
+
+
+def _before_targets(network: torch.nn.Module, row: PackedRow, tokens: _LossTokens) -> Tensor:
     # index_select, because the gradient of [] sums shared positions in an order that threads decide.
-    hidden = hidden_states(network, row).index_select(0, tokens.before)
-    return logprobs_of(hidden, head(network), tokens.targets, tokens.temperature)
+    return hidden_states(network, row).index_select(0, tokens.before)
 
 
 def _loss_tokens(chosen: list[TrainingSequence], row: PackedRow) -> _LossTokens:
@@ -125,13 +154,11 @@ def _loss_tokens(chosen: list[TrainingSequence], row: PackedRow) -> _LossTokens:
     )
 
 
-def _results(
-    members: list[int], counts: list[int], logprob: Tensor, entropy: Tensor, values: dict[str, Tensor]
-) -> Iterator[tuple[int, SequenceResult]]:
-    table = {name: tensor.detach().float().cpu().numpy() for name, tensor in {"logprob": logprob, "entropy": entropy, **values}.items()}
+def _results(members: list[int], counts: list[int], table: dict[str, Tensor]) -> Iterator[tuple[int, SequenceResult]]:
+    arrays = {name: tensor.float().cpu().numpy() for name, tensor in table.items()}
     edges = np.cumsum([0, *counts])
     for index, start, stop in zip(members, edges, edges[1:]):
-        piece = {name: array[start:stop] for name, array in table.items()}
+        piece = {name: array[start:stop] for name, array in arrays.items()}
         yield index, SequenceResult(piece.pop("logprob"), piece.pop("entropy"), piece)
 
 
@@ -163,7 +190,8 @@ class Reference:
             for bundles in plan(sequences, max_tokens):
                 row = pack([item.token_ids for item in sequences], bundles, device)
                 tokens = _loss_tokens([sequences[index] for index in row.members], row)
-                logprob, _ = _logprobs(self.network, row, tokens)
+                hidden = _before_targets(self.network, row, tokens)
+                logprob, _ = logprobs_of(hidden, head(self.network), tokens.targets, tokens.temperature)
                 for index, values in zip(row.members, logprob.split(tokens.counts)):
                     column = np.full(len(sequences[index].token_ids), np.nan, np.float32)
                     column[sequences[index].mask] = values.cpu().numpy()

@@ -2,22 +2,29 @@
 
 Three shapes of call, told apart by what the caller passes down through the model's forward:
   packed   `layout`: one row [1, T] holding blocks end to end, each attending to itself only; block by block, or on a GPU in half
-           precision all of them in one call of the ragged kernel, since thousands of small calls would take longer than the work
+           precision all of them in one call of the ragged kernel, since thousands of small calls would take longer than the work,
+           but for long blocks where cuDNN's kernel, which takes equally long rows only, is nearly twice as fast
   decode   a boolean mask [B, 1, 1, S] and one query per row over a key/value cache
   causal   neither: ordinary causal attention over equally long rows
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface
 
 PACKED_SDPA = "packed_sdpa"
+
+# Blocks of at least so many tokens go to the dense kernel, padded to a multiple of the grain: it is planned anew for each length.
+DENSE_TOKENS = 2048
+DENSE_GRAIN = 512
+DENSE_KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @dataclass(frozen=True)
@@ -46,20 +53,31 @@ class Ragged:
     longest: tuple[int, int]
 
 
-class Layout(list[Block]):
-    """The blocks of a row, in order. What the ragged kernel needs of them is made once, for all layers."""
+class Layout:
+    """The blocks of a row, in order. What the ragged kernel needs of them is made once, for all layers.
 
-    def __init__(self, blocks: Iterable[Block] = ()):
-        super().__init__(blocks)
+    No list: torch.compile would look into one, and compile anew for each number of blocks.
+    """
+
+    def __init__(self, blocks: Iterable[Block]):
+        self.blocks = list(blocks)
         self._ragged: Ragged | None = None
+        self._stretches: list[Stretch] | None = None
+
+    def stretches(self) -> list["Stretch"]:
+        """Neighbouring blocks that one kernel call takes."""
+        if self._stretches is None:
+            groups = groupby(self.blocks, _dense_length)
+            self._stretches = [Stretch(Layout(blocks), length) for length, blocks in groups]
+        return self._stretches
 
     def ragged(self, device: torch.device) -> Ragged:
         """The same for the ragged kernel."""
         if self._ragged is None:
             queries, places, begin = [], [], 0
-            for block in self:
+            for block in self.blocks:
                 prefix = range(begin, begin + block.prefix)
-                spans = [prefix, *([*prefix, *range(start, stop)] for start, stop in _stretches(begin + block.prefix, block.rests))]
+                spans = [prefix, *([*prefix, *range(start, stop)] for start, stop in _spans(begin + block.prefix, block.rests))]
                 queries += [block.prefix, *block.rests]
                 places += spans
                 begin += block.tokens
@@ -70,7 +88,26 @@ class Layout(list[Block]):
         return self._ragged
 
 
-def _stretches(begin: int, sizes: list[int]) -> list[tuple[int, int]]:
+@dataclass(frozen=True)
+class Stretch:
+    """Neighbouring blocks: for the dense kernel, each padded to `length`, or for the ragged one where that is None."""
+
+    layout: Layout
+    length: int | None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the stretch in its row."""
+        return sum(block.tokens for block in self.layout.blocks)
+
+
+def _dense_length(block: Block) -> int | None:
+    if block.rests or block.prefix < DENSE_TOKENS:
+        return None
+    return -(-block.prefix // DENSE_GRAIN) * DENSE_GRAIN
+
+
+def _spans(begin: int, sizes: list[int]) -> list[tuple[int, int]]:
     ends = list(accumulate(sizes, initial=begin))
     return list(pairwise(ends))
 
@@ -88,7 +125,7 @@ def packed_sdpa(
 ) -> tuple[Tensor, None]:
     """query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D], as transformers' attention functions do."""
     if layout is not None and query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-        output = _ragged(query, key, value, layout.ragged(query.device), scaling)
+        output = _by_stretches(query, key, value, layout, scaling)
     elif layout is not None:
         output = _packed(query, key, value, layout, scaling)
     elif attention_mask is not None:
@@ -104,6 +141,37 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
     )
 
 
+def _by_stretches(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
+    # cuDNN gains where the tensor cores of Hopper and later wait on it; before, the ragged kernel is as fast.
+    if torch.cuda.get_device_capability(query.device) < (9, 0):
+        return _ragged(query, key, value, layout.ragged(query.device), scaling)
+    stretches = layout.stretches()
+    sizes, parts = [stretch.tokens for stretch in stretches], []
+    for stretch, *states in zip(stretches, *(states.split(sizes, 2) for states in (query, key, value)), strict=True):
+        if stretch.length is None:
+            parts.append(_ragged(*states, stretch.layout.ragged(query.device), scaling))
+        else:
+            parts.append(_dense(*states, [block.prefix for block in stretch.layout.blocks], stretch.length, scaling))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+
+def _dense(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], padded: int, scaling: float | None) -> Tensor:
+    # Padded at the end: no real query comes after a padded key.
+    rows = (_rows(states, lengths, padded) for states in (query, key, value))
+    with sdpa_kernel(DENSE_KERNELS, set_priority=True):
+        output = _causal(*rows, scaling)
+    if all(length == padded for length in lengths):
+        return output.transpose(1, 2).reshape(1, -1, *output.shape[1::2]).transpose(1, 2)
+    return torch.cat([row[None, :, :length] for row, length in zip(output, lengths)], 2)
+
+
+def _rows(states: Tensor, lengths: list[int], padded: int) -> Tensor:
+    tokens = states[0].transpose(0, 1)
+    if any(length != padded for length in lengths):
+        tokens = torch.cat([F.pad(piece, (0, 0, 0, 0, 0, padded - len(piece))) for piece in tokens.split(lengths)])
+    return tokens.reshape(len(lengths), padded, *tokens.shape[1:]).transpose(1, 2)
+
+
 def _ragged(query: Tensor, key: Tensor, value: Tensor, ragged: Ragged, scaling: float | None) -> Tensor:
     tokens, keys, values = (states[0].transpose(0, 1).contiguous() for states in (query, key, value))
     if len(ragged.places) != len(tokens):
@@ -116,9 +184,9 @@ def _ragged(query: Tensor, key: Tensor, value: Tensor, ragged: Ragged, scaling: 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
     # Block by block costs the sum of their squares; one mask over the row would cost the square of the sum.
-    sizes = [block.tokens for block in layout]
+    sizes = [block.tokens for block in layout.blocks]
     parts = []
-    for block, q, k, v in zip(layout, query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True):
+    for block, q, k, v in zip(layout.blocks, query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True):
         end = block.prefix
         parts.append(_causal(q[:, :, :end], k[:, :, :end], v[:, :, :end], scaling))
         if block.rests:

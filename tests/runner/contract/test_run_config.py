@@ -151,3 +151,17 @@ def test_an_engine_that_does_not_fit_the_run_is_refused_at_its_field(change, poi
 
 def test_an_engine_may_sleep_beside_a_learner_on_its_gpu():
     assert parse({**MINIMAL, "engine": SLEEPS, "resources": {"gpus": 1}}).engine.sleep_while_learning
+
+
+# ---------------------------------------------------------------- learner
+def test_how_the_learner_computes_is_written_only_where_it_is_chosen():
+    assert canonical_bytes(parse({**MINIMAL, "learner": {"compile": False}})) == canonical_bytes(parse(MINIMAL))
+    config = parse({**MINIMAL, "learner": {"checkpoint_activations": True}})
+    stored = load_text(canonical_bytes(config).decode(), "json")
+    assert stored["learner"] == {"checkpoint_activations": True, "compile": False}
+    assert parse(stored) == config
+
+
+def test_layers_are_compiled_for_a_gpu_only():
+    assert "resources.gpus is 0" in refused({**MINIMAL, "learner": {"compile": True}})["/learner/compile"]
+    assert parse({**MINIMAL, "learner": {"compile": True}, "resources": {"gpus": 1}}).learner.compile

@@ -10,7 +10,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from runner.contract.bank import Demonstration
 from runner.contract.episode import Author
 from runner.contract.metrics import lookup
-from runner.contract.run_config import GrpoStage, LoraAdapter, Model, NoAdapter, Optimizer, ReferenceKl, RunConfig, Sampling, SftStage
+from runner.contract.run_config import (
+    GrpoStage,
+    LearnerSettings,
+    LoraAdapter,
+    Model,
+    NoAdapter,
+    Optimizer,
+    ReferenceKl,
+    RunConfig,
+    Sampling,
+    SftStage,
+)
 from runner.contract.termination import Termination
 from runner.learning import checkpoints
 from runner.learning.checkpoints import BrokenCheckpoint
@@ -26,9 +37,10 @@ DEMONSTRATIONS = [
 PROMPTS = {f"t{index}": [1, 40 + index, 7, 9][: 2 + index % 3] for index in range(5)}
 SFT_STEPS, GRPO_STEPS = 3, 4
 FULL = NoAdapter()
+KEPT = LearnerSettings()
 
 
-def run_config(adapter=FULL, dtype="float32", seed=11, **changes):
+def run_config(adapter=FULL, dtype="float32", seed=11, learner=KEPT, **changes):
     fast = Optimizer(learning_rate=5e-3, schedule="cosine", warmup_steps=1, weight_decay=0.01)
     grpo = {
         "steps": GRPO_STEPS,
@@ -43,6 +55,7 @@ def run_config(adapter=FULL, dtype="float32", seed=11, **changes):
         seed=seed,
         model=Model(adapter=adapter, dtype=dtype, max_length=64),
         sampling=Sampling(max_new_tokens=6),
+        learner=learner,
         stages=[SftStage(steps=SFT_STEPS, batch_size=4, micro_batch_tokens=64, optimizer=fast), GrpoStage(**{**grpo, **changes})],
     )
 
@@ -120,6 +133,16 @@ def test_stopped_and_resumed_equals_never_stopped(tiny_qwen3, tmp_path, stopped_
     resumed.go(last)
     assert_same_bits(unbroken, resumed)
     assert {step: unbroken.history[step] for step in resumed.history} == resumed.history
+
+
+def test_activations_computed_again_leave_every_bit_and_resume(tiny_qwen3, tmp_path):
+    again = run_config(learner=LearnerSettings(checkpoint_activations=True))
+    kept, stopped, resumed = Run(run_config(), tiny_qwen3), Run(again, tiny_qwen3), Run(again, tiny_qwen3)
+    kept.go(SFT_STEPS + 2)
+    stopped.go(SFT_STEPS + 1)
+    resumed.resume(stopped.learner.save(tmp_path).path)
+    resumed.go(SFT_STEPS + 2)
+    assert_same_bits(kept, resumed)
 
 
 def test_the_same_seed_repeats_and_another_differs(tiny_qwen3):

@@ -77,7 +77,23 @@ def test_no_tensor_of_a_batch_s_logits_ever_exists(monkeypatch):
 
 
 def test_a_chunk_holds_at_least_one_row():
-    assert chunk_rows(10**9) == 1
+    assert chunk_rows(10**9) == 1 and chunk_rows(10**9, "cuda") == 1
+
+
+def test_a_chunk_on_a_gpu_is_large_and_whole_tiles():
+    assert chunk_rows(151_936, "cuda") == 3456 == 27 * 128
+
+
+def test_what_fits_in_one_chunk_is_made_once(monkeypatch):
+    made = []
+    logits = logprobs_module._logits
+    monkeypatch.setattr(logprobs_module, "_logits", lambda *parts: made.append(len(parts[0])) or logits(*parts))
+    for elements, expected in ((37 * 50, [37]), (20 * 50, [20, 17, 20, 17])):
+        monkeypatch.setattr(logprobs_module, "CHUNK_ELEMENTS", elements)
+        made.clear()
+        hidden, *others = problem()
+        logprobs_of(hidden, *others)[0].sum().backward()
+        assert made == expected
 
 
 def test_a_frozen_output_layer_gets_no_gradient():

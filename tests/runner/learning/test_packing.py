@@ -43,7 +43,7 @@ def test_rows_are_filled_before_new_ones_open():
 
 def test_a_row_holds_no_padding():
     row = pack(SEQUENCES, single(1, 0, 3), "cpu")
-    assert row.input_ids.shape == (1, 31) and row.layout == [Block(17, []), Block(5, []), Block(9, [])]
+    assert row.input_ids.shape == (1, 31) and row.layout.blocks == [Block(17, []), Block(5, []), Block(9, [])]
     assert row.position_ids[0].tolist() == [*range(17), *range(5), *range(9)]
     assert [place.tolist() for place in row.places] == [[*range(17)], [*range(17, 22)], [*range(22, 31)]]
 
@@ -62,7 +62,7 @@ def test_short_beginnings_are_not_shared():
 
 def test_a_shared_beginning_is_in_the_row_once():
     row = pack(GROUP, share_prefixes(GROUP, STARTS, 1000)[:1], "cpu")
-    assert row.input_ids.shape == (1, 31) and row.layout == [Block(20, [3, 1, 5, 2])]
+    assert row.input_ids.shape == (1, 31) and row.layout.blocks == [Block(20, [3, 1, 5, 2])]
     for index, place in zip(row.members, row.places):
         assert row.input_ids[0, place].tolist() == GROUP[index].tolist()
         assert row.position_ids[0, place].tolist() == list(range(len(GROUP[index])))

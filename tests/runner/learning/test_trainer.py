@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from runner.contract.run_config import GrpoStage, LoraAdapter, MaskedLoss, Model, Optimizer, ReferenceKl
+from runner.learning import trainer
 from runner.learning.advantages import token_weights
 from runner.learning.logprobs import score_sequences
 from runner.learning.optimizer import MasterAdamW
@@ -87,6 +88,17 @@ def test_micro_batches_add_up(network, aggregation):
     sequences = batch(aggregation)
     whole, _ = gradient_of(network, sequences, [[0, 1, 2, 3, 4, 5]])
     assert_same(gradient_of(network, sequences, [[2], [5, 0], [4, 1, 3]])[0], whole)
+
+
+def test_pieces_of_a_row_s_loss_tokens_add_up(network, monkeypatch):
+    sequences, rows = batch(), [[0, 1, 2, 3, 4, 5]]
+    whole, expected = gradient_of(network, sequences, rows)
+    monkeypatch.setattr(trainer, "_piece_rows", lambda network, hidden: 7)
+    pieces, results = gradient_of(network, sequences, rows)
+    assert_same(pieces, whole)
+    for index, result in expected.items():
+        np.testing.assert_allclose(results[index].logprob, result.logprob, atol=1e-6)
+        np.testing.assert_allclose(results[index].values["loss"], result.values["loss"], atol=1e-6)
 
 
 def test_two_ranks_add_up_to_one(network):

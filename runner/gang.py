@@ -22,6 +22,8 @@ from runner.rollouts.dispatcher import WorkerLost
 from runner.rollouts.types import Sample, TrainedSample
 
 CONNECT_SECONDS = 60.0
+# A cluster of one's own is started first, which takes a loaded machine minutes.
+START_SECONDS = 300.0
 READY_SECONDS = 60.0
 ANSWER_SECONDS = 5.0
 MAX_REPLACEMENTS = 3
@@ -54,10 +56,11 @@ class Unwanted(Exception):
 def connect(on_timeout: Callable[[str], None], namespace: str) -> str:
     """Join the cluster named by RAY_ADDRESS; returns its head's host:port.
 
-    A wrong address makes Ray wait for minutes: `on_timeout` is called after CONNECT_SECONDS."""
+    A wrong address makes Ray wait for minutes: `on_timeout` is called after CONNECT_SECONDS, after START_SECONDS for a cluster of one's own."""
     address = os.environ.get("RAY_ADDRESS", "auto")
-    message = f"the Ray cluster at {address!r} did not answer within {CONNECT_SECONDS:.0f} s; check RAY_ADDRESS and `ray status`"
-    timer = threading.Timer(CONNECT_SECONDS, on_timeout, [message])
+    seconds = START_SECONDS if address == "local" else CONNECT_SECONDS
+    message = f"the Ray cluster at {address!r} did not answer within {seconds:.0f} s; check RAY_ADDRESS and `ray status`"
+    timer = threading.Timer(seconds, on_timeout, [message])
     timer.daemon = True
     timer.start()
     try:

@@ -103,6 +103,7 @@ def _listing(sub: argparse.ArgumentParser) -> None:
 def _adopt(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("folder", type=Path, help="the run's folder, --out of `python -m runner.main --local`")
     sub.add_argument("--document", type=Path, help="its run document (default FOLDER/run.json)")
+    sub.add_argument("--run", help="id of the run that an earlier call took over; what that one did not send is sent")
 
 
 def _resume(sub: argparse.ArgumentParser) -> None:

@@ -178,18 +178,26 @@ def episodes(options) -> None:
 
 # ---------------------------------------------------------------- runs from elsewhere
 def adopt(options) -> int:
-    """The spools are copied, because a replay removes what it delivered."""
+    """The spools are copied, because a replay removes what it delivered; what was delivered before is not taken twice."""
     attempts = sorted((options.folder / "attempts").glob("[0-9]*/exit.json"))
     if len(attempts) != 1:
         raise ClientError(f"assay: {options.folder} holds {len(attempts)} ended attempts; a run is taken over that ended in its first")
-    document = documents.read_file(str(options.document or options.folder / "run.json"))
     client = connect()
-    adopted = client.post("/runs/adopt", {"document": document, "exit": json.loads(attempts[0].read_text())})
-    print(f"{adopted['run']}\n{client.url}/runs/{adopted['run']}", flush=True)
+    run = options.run or _adopted(client, options.document or options.folder / "run.json", attempts[0])
+    print(f"{run}\n{client.url}/runs/{run}", flush=True)
+    delivery = client.post(f"/runs/{run}/delivery", {})
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(attempts[0].parent / "spool", Path(copy) / "spool")
-        write_private(Path(copy) / "connection.json", json.dumps({"url": adopted["batches_url"], "token": adopted["token"]}))
-        return subprocess.run([sys.executable, "-m", "runner.reporting", "replay", copy], check=False).returncode
+        write_private(Path(copy) / "connection.json", json.dumps({"url": delivery["batches_url"], "token": delivery["token"]}))
+        code = subprocess.run([sys.executable, "-m", "runner.reporting", "replay", copy], check=False).returncode
+    if code:
+        print(f"assay: not everything was sent; go on with: ./assay adopt {options.folder} --run {run}", file=sys.stderr)
+    return code
+
+
+def _adopted(client: Client, document: Path, exit_record: Path) -> str:
+    told = {"document": documents.read_file(str(document)), "exit": json.loads(exit_record.read_text())}
+    return client.post("/runs/adopt", told)["id"]
 
 
 # ---------------------------------------------------------------- banks, tokens, benchmarks

@@ -203,7 +203,9 @@ class RunFacets(Schema):
 
     def filters(self, sort: str) -> RunFilters:
         """Values of one filter are alternatives, filters narrow each other."""
-        facets = {name: tuple(getattr(self, name)) for name in ("state", "project", "owner", "method", "model", "environment", "experiment")}
+        facets = {
+            name: tuple(getattr(self, name)) for name in ("state", "project", "owner", "method", "model", "environment", "experiment")
+        }
         narrowed = {name: values for name, values in facets.items() if values}
         return RunFilters(search=self.search.strip(), tag=self.tag, archived=self.archived, sort=sort, facets=narrowed)
 
@@ -227,9 +229,8 @@ class Ended(Input):
     exit: dict[str, Any] = Field(description="The attempt's exit.json.")
 
 
-class Adopted(Schema):
-    run: UUID
-    batches_url: str = Field(description="Where the spools' batches are taken, for a day.")
+class Delivery(Schema):
+    batches_url: str = Field(description="Where the spools' batches are taken, for a day after the run was adopted.")
     token: str = Field(description="For these batches alone; shown once.")
 
 
@@ -274,13 +275,20 @@ def check(request: HttpRequest, document: Document, team: str | None = None):
     }
 
 
-@router.post("/runs/adopt", response={201: Adopted})
+@router.post("/runs/adopt", response={201: RunOut})
 @idempotent
 @limited("launch")
 def adopt(request: HttpRequest, body: Ended, team: str | None = None):
     """Take over a run that ended on a machine without a control plane; what its emitters left is sent afterwards."""
-    attempt, token = offline.adopt(request.user, team_for(request.user, team), body.document, body.exit)
-    return Status(201, {"run": attempt.run_id, "batches_url": offline.batches_url(attempt), "token": token})
+    return Status(201, _out(request, offline.adopt(request.user, team_for(request.user, team), body.document, body.exit).pk))
+
+
+@router.post("/runs/{uuid:run_id}/delivery", response={201: Delivery})
+@limited("launch")
+def open_delivery(request: HttpRequest, run_id: UUID):
+    """A token under which an adopted run's batches are taken; each call ends the one before."""
+    attempt, token = offline.open_delivery(request.user, _run(request, run_id))
+    return Status(201, {"batches_url": offline.batches_url(attempt), "token": token})
 
 
 @router.post("/runs/{uuid:run_id}/clone", response={201: RunOut})

@@ -95,6 +95,7 @@ RULES: dict[str, Rule] = {
     "POST runs/{run_id}/stop": Rule("member"),
     "POST runs/{run_id}/resume": Rule("member", {"checkpoint": None}),
     "POST runs/{run_id}/retry": Rule("member"),
+    "POST runs/{run_id}/delivery": Rule("member"),
     "POST runs/{run_id}/clone": Rule("member", {"changes": {"/seed": 3}}),
     # telemetry
     "GET runs/{run_id}/series": Rule(),

@@ -48,6 +48,16 @@ def test_a_run_driven_elsewhere_is_taken_over_and_a_copy_of_its_spool_replayed(a
     assert (driven / "attempts" / "1" / "spool" / "driver-1" / "000000.log").exists()
 
 
+def test_a_replay_that_broke_off_goes_on_with_the_same_run(assay, driven, monkeypatch):
+    codes = iter([1, 0])
+    monkeypatch.setattr(commands.subprocess, "run", lambda argv, check: subprocess.CompletedProcess(argv, next(codes)))
+    code, _, err = assay("adopt", str(driven))
+    run = Run.objects.get()
+    assert code == 1 and err.strip().endswith(f"--run {run.pk}")
+    assert assay("adopt", str(driven), "--run", str(run.pk))[0] == 0
+    assert Run.objects.get() == run
+
+
 def test_a_run_that_went_on_in_a_second_attempt_is_refused(assay, driven):
     again = driven / "attempts" / "2"
     again.mkdir()

@@ -16,6 +16,7 @@ CHECKS = (
 # Rules that JSON Schema cannot say: a run document must fit its bank and the cluster, a name may be taken, a cursor must be one of ours.
 SEMANTIC = {
     "POST /api/v1/runs": "run documents are checked against banks, nodes and each other's fields",
+    "POST /api/v1/runs/adopt": "a run document like any other, and an end that a driver can have come to",
     "PATCH /api/v1/runs/{run_id}": "only ended runs are archived",
     "POST /api/v1/runs/{run_id}/clone": "so are changed ones",
     "POST /api/v1/runs/{run_id}/resume": "the checkpoint must be one of the run's",

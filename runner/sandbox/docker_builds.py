@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from http import HTTPStatus
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from docker.errors import APIError
 
@@ -77,10 +77,11 @@ def _shown(log: HeadTail) -> str:
 
 
 def _remove_layers(engine: Engine, layers: list[str], since: float) -> None:
-    """Newest first, and only those of this build: layers found in the cache belong to others too."""
+    """Newest first, and only those of this build: layers found in the cache belong to others too, and what has a name is a base."""
     with suppress(*ENGINE_ERRORS):
         for layer in reversed(layers):
-            if _created(engine, layer) >= since - 1:
+            image = engine.inspect_image(layer)
+            if not image["RepoTags"] and _created(image) >= since - 1:
                 _remove_layer(engine, layer)
 
 
@@ -96,6 +97,5 @@ def _remove_layer(engine: Engine, layer: str) -> None:
         time.sleep(pause)
 
 
-def _created(engine: Engine, layer: str) -> float:
-    stamp = engine.inspect_image(layer)["Created"]
-    return datetime.fromisoformat(re.sub(r"\.\d+", "", stamp)).timestamp()
+def _created(image: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(re.sub(r"\.\d+", "", image["Created"])).timestamp()

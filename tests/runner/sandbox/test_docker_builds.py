@@ -73,6 +73,15 @@ async def test_a_build_that_fails_says_why_and_leaves_nothing(node, scratch_imag
     assert await node.backend.image(tag) is None and images(node) <= before
 
 
+async def test_a_base_image_made_a_moment_ago_survives_a_failed_build(node, scratch_image, house, tag, tmp_path):
+    base = f"assay-test/base-{house}:new"
+    await build(node, tmp_path / "a", f"FROM {scratch_image}\nRUN echo {house} > /one\n", base)
+    with pytest.raises(SandboxFailure, match="exit|code|status|7"):
+        await build(node, tmp_path / "b", f"FROM {base}\nRUN exit 7\n", tag)
+    assert await node.backend.image(base)
+    await node.backend.remove_image(base)
+
+
 async def test_a_build_is_cut_off_at_its_time(node, scratch_image, house, tag, tmp_path):
     before, started = images(node), time.monotonic()
     dockerfile = f"FROM {scratch_image}\nRUN echo {house} > /one\nRUN sleep 120\n"

@@ -96,6 +96,7 @@ def run_config(folder: Path, size: Size, dtype: str = "bfloat16"):
             "model": {"source": {"type": "path", "path": str(folder)}, "dtype": dtype, "max_length": 2 * size.length},
             "sampling": {"max_new_tokens": size.length},
             "stages": [{**stage, "micro_batch_tokens": size.micro_batch_tokens, "optimizer": {"learning_rate": 1e-6}}],
+            **({"learner": {"compile": True}, "resources": {"gpus": 2}} if dtype == "bfloat16" else {}),
         }
     )
 

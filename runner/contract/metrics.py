@@ -149,7 +149,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("rollout_corr/clamped", "Clamped log-ratios", "tokens whose |d| exceeded 20", "tokens", "loss tokens", "down", "mismatch"),
     Metric("training/rollout_probs_diff_mean", "Probability difference, mean", "mean |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),
     Metric("training/rollout_probs_diff_max", "Probability difference, max", "max |exp(sampler) − exp(learner)|", "", "loss tokens", "down", "mismatch"),
-    Metric("weight_sync/probe_difference", "Weight sync probe", "mean |learner log-prob − worker log-prob| over fixed prompts, after each push; of the worker farthest off", "nats", "probe tokens", "down", "mismatch",
+    Metric("weight_sync/probe_difference", "Weight sync probe", "|learner log-prob − worker log-prob| over fixed prompts, after each push: the largest in float32, the mean in bfloat16; of the worker farthest off", "nats", "probe tokens", "down", "mismatch",
            (Rule("above", 0.1, for_steps=1, severity="critical", advice="More than rounding in bfloat16 explains: do the workers hold the learner's weights? Look at the weight sync."),)),
     Metric("staleness/mean", "Staleness, mean", "learner version − version the episode started from", "versions", "trained episodes", "down", "mismatch"),
     Metric("staleness/max", "Staleness, max", "largest of the batch", "versions", "trained episodes", "down", "mismatch"),

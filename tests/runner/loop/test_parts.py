@@ -257,6 +257,13 @@ def test_workers_that_do_not_hold_the_weights_end_the_run(config, tmp_path, bank
     assert dispatcher.version == 0
 
 
+@pytest.mark.parametrize(("dtype", "difference"), [("float32", 0.4), ("bfloat16", 0.1)])
+def test_a_single_token_decides_in_float32_and_the_mean_in_bfloat16(config, tmp_path, bank_file, dtype, difference):
+    sync, _ = sync_of(FakeGang(), config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})}), tmp_path, bank_file)
+    held, off = np.array([np.nan, -1, -1, -1, -1]), np.array([np.nan, -1, -1, -1.4, -1])
+    assert sync._difference([held], [[held], [off]]) == pytest.approx(difference)
+
+
 @pytest.mark.parametrize("makes_room", [True, False])
 def test_engines_that_make_room_sleep_from_the_first_step_learned_to_the_next_push(makes_room):
     said = []

@@ -45,6 +45,8 @@ def documents(draw):
     if engine.get("type") == "vllm":
         document.get("model", {}).pop("adapter", None)
         engine |= {"max_sequences": draw(st.integers(1, 16)), "sleep_while_learning": False}
+    if not document.get("resources", {}).get("gpus"):
+        document.get("learner", {}).pop("compile", None)
     source = document.get("model", {}).get("source", {})
     if source.get("type") == "path":
         source["path"] = "/" + draw(TEXT)

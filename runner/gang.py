@@ -80,6 +80,11 @@ def head_answers(address: str) -> bool:
     return True
 
 
+def head_replaced(error: BaseException) -> bool:
+    """Whether a new head answered in place of the one that was joined: its cluster has another id, and Ray calls that failed authentication."""
+    return isinstance(error, ray.exceptions.AuthenticationError) and "WrongClusterID" in str(error)
+
+
 class _Process:
     """What every actor answers about itself."""
 

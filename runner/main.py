@@ -18,7 +18,7 @@ from runner import preflight
 from runner.assignment import Assignment, Bank, Refused, Resume, from_claim, local_grant, open_bank
 from runner.contract.evaluation_config import EvaluationConfig
 from runner.contract.parse import InvalidDocument, load_text, parse
-from runner.gang import CLUSTER_GONE, Gang, ProcessLost, Unwanted, connect, head_answers
+from runner.gang import CLUSTER_GONE, Gang, ProcessLost, Unwanted, connect, head_answers, head_replaced
 from runner.loop import Loop, Surroundings
 from runner.reporting.control import ClaimRefused, Control, NoControl, Unreachable
 from runner.reporting.emitter import Emitter
@@ -140,16 +140,16 @@ class Driver:
         except Refused as refused:
             outcome, reason, error = "failed", str(refused), refused
         except Exception as failure:
-            outcome, error = "lost" if isinstance(failure, LOST) or self._head_is_gone() else "failed", failure
+            outcome, error = "lost" if isinstance(failure, LOST) or self._head_is_gone(failure) else "failed", failure
             reason = f"{type(failure).__name__}: {failure}"
         if error:
             self.emitter.log("error", "".join(traceback.format_exception(error)))
         self._leave(exit_record(outcome, self.vitals.step, reason if outcome != "succeeded" else "", error))
         return FAILED if error else 0
 
-    def _head_is_gone(self) -> bool:
-        """Whatever is raised while the head of the cluster is away, it is no fault of the run."""
-        return bool(self.head) and not head_answers(self.head)
+    def _head_is_gone(self, failure: Exception) -> bool:
+        """Whatever is raised while the head of the cluster is away, or since another took its place, it is no fault of the run."""
+        return head_replaced(failure) or bool(self.head) and not head_answers(self.head)
 
     def _run(self) -> str:
         self._listen_to_signals()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runner.environments.repair_bank.factory.workbench import missing_tools
 from tests import system
 
 # What is missing, and the packages that bring it; whatever cannot be installed has its tests skipped with the reason.
@@ -13,6 +14,9 @@ PACKAGES = (
     ("Chromium for the browser tests", system.chromium, ("chromium",)),
     ("a container engine for the container tests", lambda: shutil.which("dockerd"), ("docker.io", "cgroupfs-mount")),
     ("debootstrap for the base image of task containers", lambda: shutil.which("debootstrap"), ("debootstrap",)),
+    ("the compilers of the sample bank", lambda: not missing_tools(), ("make", "gcc", "gfortran", "libc6-dev")),
+    ("tmux for the terminal agent", lambda: shutil.which("tmux"), ("tmux",)),
+    ("Node, which runs the browser's modules outside of one", lambda: shutil.which("node"), ("nodejs",)),
 )
 
 PROCESSES = 2
@@ -53,7 +57,8 @@ def main(arguments: list[str]) -> None:
     install_missing()
     # All processes of a run must collect the same tests in the same order, those parametrized by a set too.
     environment = {"PYTHONHASHSEED": "0", **os.environ}
-    os.execve(sys.executable, [sys.executable, "-m", "pytest", *sharing(arguments), *arguments], environment)
+    # A skipped test says why: what a fresh machine lacks would pass for what cannot be tested.
+    os.execve(sys.executable, [sys.executable, "-m", "pytest", "-rs", *sharing(arguments), *arguments], environment)
 
 
 if __name__ == "__main__":

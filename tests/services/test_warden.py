@@ -66,12 +66,15 @@ def running(folder):
     house = Running(folder)
     house.state()
     eventually(lambda: len(house.survivors()) >= 4)
+    warden = house.warden()
     yield house
     if house.front.poll() is None:
         house.front.kill()
         house.front.wait()
     for process in house.survivors():
         processes.send(process, signal.SIGKILL)
+    # Its last act is to remove a file of the folder that is removed next.
+    eventually(lambda: not processes.alive(warden), 60.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -353,6 +353,13 @@ def test_a_head_that_is_gone_answers_nobody():
     assert not gangs.head_answers(address)
 
 
+def test_a_head_that_was_replaced_is_told_from_a_wrong_token():
+    told = "RPC error: {}: Perhaps the client is accessing GCS after it has restarted."
+    assert gangs.head_replaced(ray.exceptions.AuthenticationError(told.format("WrongClusterID")))
+    assert not gangs.head_replaced(ray.exceptions.AuthenticationError("Authentication failed: a token is missing"))
+    assert not gangs.head_replaced(RuntimeError("WrongClusterID"))
+
+
 # ---------------------------------------------------------------- sampling ahead
 class Recorder:
     def __init__(self):

@@ -81,7 +81,7 @@ def head_answers(address: str) -> bool:
 
 
 def head_replaced(error: BaseException) -> bool:
-    """Whether a new head answered in place of the one that was joined: its cluster has another id, and Ray calls that failed authentication."""
+    """Whether a new head answered in place of the one that was joined: by its cluster's other id, which Ray calls failed authentication."""
     return isinstance(error, ray.exceptions.AuthenticationError) and "WrongClusterID" in str(error)
 
 

@@ -21,6 +21,8 @@ ADAM_BYTES = 8
 PROCESS_BYTES = 400 << 20
 LORA_PROJECTIONS = 7
 DISK_LIMIT = 0.9
+# A tenth of a large disk is more than anything else here needs.
+DISK_SPARE = 10 << 30
 NEWEST_KEPT = 2
 
 
@@ -38,7 +40,7 @@ class Disk:
 
     @property
     def is_too_small(self) -> bool:
-        return self.after > DISK_LIMIT
+        return self.after > DISK_LIMIT and self.free - self.needed < DISK_SPARE
 
 
 def bundles(resources: Resources) -> tuple[Bundle, ...]:
@@ -47,12 +49,16 @@ def bundles(resources: Resources) -> tuple[Bundle, ...]:
 
 
 def trainable_parameters(config: RunConfig, facts: ModelFacts) -> int | None:
-    """All weights, or for LoRA rank · (in + out) over the seven projections of each layer, taking in = out = hidden."""
-    if not isinstance(config.model.adapter, LoraAdapter):
+    """All weights, or for LoRA rank · (in + out) over the adapted layers; without their shapes, seven of each block, in = out = hidden."""
+    adapter = config.model.adapter
+    if not isinstance(adapter, LoraAdapter):
         return facts.parameters
+    if facts.linears:
+        chosen = facts.linears if adapter.target_modules == ["all-linear"] else adapter.target_modules
+        return adapter.rank * sum(facts.linears.get(module, 0) for module in chosen)
     if facts.hidden is None or facts.layers is None:
         return facts.parameters and facts.parameters // 50
-    return config.model.adapter.rank * 2 * facts.hidden * LORA_PROJECTIONS * facts.layers
+    return adapter.rank * 2 * facts.hidden * LORA_PROJECTIONS * facts.layers
 
 
 def checkpoint_bytes(config: RunConfig, facts: ModelFacts) -> int | None:

@@ -3,7 +3,9 @@
 import json
 import math
 import struct
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.contract.canonical import canonical_bytes, digest
@@ -26,6 +28,8 @@ class ModelFacts:
     hidden: int | None = None
     layers: int | None = None
     context: int | None = None
+    linears: Mapping[str, int] = field(default_factory=dict)
+    """Of each kind of linear layer outside embeddings and head, by module name: inputs and outputs added up over all layers."""
 
 
 def read_folder(path: Path) -> ModelFacts:
@@ -46,6 +50,7 @@ def read_folder(path: Path) -> ModelFacts:
         hidden=_number(config, "hidden_size", "n_embd", "d_model"),
         layers=_number(config, "num_hidden_layers", "n_layer"),
         context=_number(config, "max_position_embeddings", "n_positions"),
+        linears=_linears(headers.values()),
     )
 
 
@@ -80,6 +85,16 @@ def read_header(path: Path) -> dict:
 
 def _elements(header: dict) -> int:
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+
+
+def _linears(headers: Iterable[dict]) -> dict[str, int]:
+    found = Counter()
+    for name, entry in (item for header in headers for item in header.items() if item[0] != "__metadata__"):
+        *path, module, kind = ("", "", *name.split("."))
+        # The matrices of the blocks, which are numbered; embeddings and head are not.
+        if kind == "weight" and len(entry["shape"]) == 2 and any(part.isdigit() for part in path):
+            found[module] += sum(entry["shape"])
+    return dict(found)
 
 
 def _number(config: dict, *names: str) -> int | None:

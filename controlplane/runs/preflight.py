@@ -269,9 +269,8 @@ def check_engine(config: RunConfig, found: Findings) -> None:
 def check_sizes(config: RunConfig, found: Findings) -> None:
     disk = forecast.disk(config, found.facts)
     if disk and disk.is_too_small:
-        told = (
-            f"{disk.sentence}: the storage would be {disk.after:.0%} full, the limit is {forecast.DISK_LIMIT:.0%}; keep fewer or free some"
-        )
+        limit = f"{forecast.DISK_LIMIT:.0%} while less than {forecast.size(forecast.DISK_SPARE)} are left"
+        told = f"{disk.sentence}: the storage would be {disk.after:.0%} full, the limit is {limit}; keep fewer or free some"
         found.refuse("/checkpoints/keep_last", told, config.checkpoints.keep_last)
     memory = forecast.memory(config, found.facts)
     if memory and memory["available"] and memory["total"] > memory["available"]:

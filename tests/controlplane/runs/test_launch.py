@@ -1,8 +1,9 @@
 """Launching: what is refused and where, what is pinned, what is written."""
 
 import json
+import math
 import struct
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from django.core.exceptions import PermissionDenied
@@ -221,7 +222,13 @@ def test_a_disk_too_small_for_the_checkpoints_is_refused(owner, team, bank, docu
     usage = SimpleNamespace(total=1000 << 20, used=800 << 20, free=200 << 20)
     monkeypatch.setattr("controlplane.runs.forecast.shutil.disk_usage", lambda path: usage)
     found = refusals(owner, team, {**document, "checkpoints": {"every_steps": 1}})
-    assert "the limit is 90%" in found["/checkpoints/keep_last"]
+    assert "the limit is 90% while less than 10.0 GiB are left" in found["/checkpoints/keep_last"]
+    assert refusals(owner, team, document) == {}
+
+
+def test_a_large_disk_may_be_fuller(owner, team, bank, document, monkeypatch):
+    usage = SimpleNamespace(total=1000 << 30, used=980 << 30, free=20 << 30)
+    monkeypatch.setattr("controlplane.runs.forecast.shutil.disk_usage", lambda path: usage)
     assert refusals(owner, team, document) == {}
 
 
@@ -230,15 +237,19 @@ def test_an_unknown_preset_is_refused(owner, team, bank, document):
 
 
 # ---------------------------------------------------------------- models
-def write_model(folder, *, tokenizer=True, config=True, weights=True, hidden=8):
+def write_model(folder, *, tokenizer=True, config=True, weights=True, hidden=8, shapes=MappingProxyType({"w": [10, 8]})):
     folder.mkdir(exist_ok=True)
     if config:
         (folder / "config.json").write_text(json.dumps({"hidden_size": hidden, "num_hidden_layers": 2, "max_position_embeddings": 256}))
     if tokenizer:
         (folder / "tokenizer.json").write_text("{}")
     if weights:
-        header = json.dumps({"w": {"dtype": "F32", "shape": [10, 8], "data_offsets": [0, 320]}}).encode()
-        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(320))
+        entries, end = {}, 0
+        for name, shape in shapes.items():
+            begin, end = end, end + 4 * math.prod(shape)
+            entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+        header = json.dumps(entries).encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(end))
     return folder
 
 
@@ -403,6 +414,16 @@ def test_a_run_that_reported_no_step_times_forecasts_nothing(owner, team, bank, 
     make_attempt(done, state="succeeded", ended_at=timezone.now())
     Run.objects.filter(pk=done.pk).update(state="succeeded", started_at=timezone.now(), ended_at=timezone.now())
     assert forecast_of(owner, team, with_stages(document, 900, 60)) is None
+
+
+@pytest.mark.parametrize(("modules", "summed"), [(["all-linear"], 2 * (16 + 12 + 40)), (["q_proj", "k_proj"], 2 * (16 + 12))])
+def test_lora_is_counted_by_the_shapes_of_the_layers_it_adapts(owner, team, bank, document, tmp_path, modules, summed):
+    layer = {"self_attn.q_proj": [8, 8], "self_attn.k_proj": [4, 8], "mlp.up_proj": [32, 8], "input_layernorm": [8]}
+    shapes = {f"model.layers.{index}.{name}.weight": shape for index in range(2) for name, shape in layer.items()}
+    shapes |= {"model.embed_tokens.weight": [100, 8], "lm_head.weight": [100, 8]}
+    folder, adapter = write_model(tmp_path / "m", shapes=shapes), {"type": "lora", "rank": 4, "target_modules": modules}
+    checked = check_launch(owner, team, with_folder(document, folder, adapter=adapter), with_forecast=True)
+    assert checked.forecast["parameters"] == {"all": sum(math.prod(shape) for shape in shapes.values()), "trained": 4 * summed}
 
 
 def test_lora_trains_and_stores_only_its_matrices(owner, team, bank, document):

@@ -17,6 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from runner.assignment import Assignment, Bank, Refused
+from runner.reporting.devices import Device, Devices
 from runner.reporting.heartbeat import Component
 from runner.rollouts.dispatcher import WorkerLost
 from runner.rollouts.types import Sample, TrainedSample
@@ -92,7 +93,12 @@ class _Process:
         import psutil
 
         own = psutil.Process()
-        return {"pid": own.pid, "started": own.create_time(), "host": socket.gethostname()}
+        gpus = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+        return {"pid": own.pid, "started": own.create_time(), "host": socket.gethostname(), "gpus": gpus}
+
+    def devices(self) -> list[Device]:
+        """The GPUs that this process was given, as their driver tells of them."""
+        return Devices().read(ray.get_runtime_context().get_accelerator_ids()["GPU"])
 
 
 def _limit_threads(threads: int) -> None:
@@ -275,6 +281,15 @@ class Gang:
             self.result(worker, call)
         self._ready = True
 
+    def devices(self) -> dict[str, list[Device]]:
+        """The GPUs of each process that has any, by the process's name. Raises GangError."""
+        actors = {"learner": self.learner, **dict(zip(self._names(), self.workers, strict=True))}
+        asked = {name: actor.devices.remote() for name, actor in actors.items() if self.components[name].gpus}
+        try:
+            return {name: self._get(reference) for name, reference in asked.items()}
+        except GONE as error:
+            raise ProcessLost(f"a process was gone before it told of its GPUs: {error}") from error
+
     # ------------------------------------------------------------ workers
     def call(self, worker: int, method: str, *arguments) -> Any:
         return self.workers[worker].call.remote(method, *arguments)
@@ -361,7 +376,9 @@ class Gang:
             kind = GangError if getattr(error, "actor_init_failed", False) else ProcessLost
             raise kind(f"a process of {', '.join(names)} died while starting: {error}") from error
         for name, identity in zip(names, identities, strict=True):
-            self.components[name] = Component(identity["pid"], identity["started"], identity["host"], "running")
+            self.components[name] = Component(
+                identity["pid"], identity["started"], identity["host"], "running", tuple(identity["gpus"])
+            )
             self.log("info", f"{name} is process {identity['pid']} on {identity['host']}")
 
 

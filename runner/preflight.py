@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import struct
+import time
 from pathlib import Path
 from typing import Sequence
 
@@ -20,6 +21,9 @@ PROCESS_BYTES = 400 << 20
 ADAM_BYTES = 8
 GRADIENT_BYTES = 4
 MASTER_BYTES = 4
+# What a card's driver and a bare process or two take of its memory.
+BUSY_BYTES = 2 << 30
+FREED_WITHIN_S, ASK_EVERY_S = 60.0, 1.0
 
 
 def check_storage(assignment: Assignment) -> None:
@@ -112,6 +116,24 @@ def check_engines(gang: Gang, bank: Bank, config: RunConfig) -> None:
     if problems:
         field = "backend" if config.environment.type == "harbor" else "max_concurrent_episodes"
         raise Refused("; ".join(problems), f"/environment/{field}", getattr(config.environment, field))
+
+
+def check_devices(gang: Gang) -> None:
+    """Nobody else uses the GPUs. What another process is about to give back gets FREED_WITHIN_S; nothing is ended for it. Raises Refused."""
+    end = time.monotonic() + FREED_WITHIN_S
+    while busy := _busy(gang):
+        if time.monotonic() > end:
+            raise Refused(f"{'; '.join(busy)}; end what uses it, cordon its node, or ask for fewer", "/resources/gpus")
+        time.sleep(ASK_EVERY_S)
+
+
+def _busy(gang: Gang) -> list[str]:
+    found = {device.uuid: (name, device) for name, devices in gang.devices().items() for device in devices}
+    return [
+        f"GPU {device.index} on {gang.components[name].host} has {_gib(device.memory_used)} in use before the run has begun"
+        for name, device in found.values()
+        if (device.memory_used or 0) > BUSY_BYTES
+    ]
 
 
 def check_generation(gang: Gang, assignment: Assignment) -> None:

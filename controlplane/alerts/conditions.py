@@ -13,7 +13,7 @@ from controlplane.alerts.rules import COLLAPSE_FALL, collapse
 from controlplane.runs.forecast import existing, size, spoken_time
 from controlplane.runs.inquiry import CONTACT_S
 from controlplane.runs.models import Attempt, Run
-from controlplane.telemetry.selectors import Tail, slowest_sample
+from controlplane.telemetry.selectors import Tail, idlest_sample, slowest_sample
 from runner.contract.metrics import STALL_SECONDS
 from runner.contract.states import AttemptState
 
@@ -21,9 +21,10 @@ STEP_TIME, TOKENS_PER_TURN, AT_TURN_LIMIT = "timing_s/step", "episode/tokens_per
 WATCHED = (STEP_TIME, TOKENS_PER_TURN, AT_TURN_LIMIT)
 IN_CONTAINERS = "harbor"
 ENGINE_SLOW_S, ENGINE_WINDOW_S = 20.0, 900.0
+GPU_BUSY, GPU_WINDOW_S = 5.0, 300.0
 # Limits that a project may set for itself, by rule.
-COLLAPSE, ENGINE = "collapse pattern", "container engine"
-MOVABLE = {COLLAPSE: COLLAPSE_FALL, ENGINE: ENGINE_SLOW_S}
+COLLAPSE, ENGINE, GPU = "collapse pattern", "container engine", "idle GPU"
+MOVABLE = {COLLAPSE: COLLAPSE_FALL, ENGINE: ENGINE_SLOW_S, GPU: GPU_BUSY}
 STEPS_FOR_MEDIAN = 20
 STALL_MEDIANS = 5
 DISK_WARNING, DISK_CRITICAL = 0.90, 0.97
@@ -52,6 +53,8 @@ def conditions(run: Run, attempt: Attempt | None, tails: Mapping[str, Tail], own
     found, limits = [progress(attempt, tails[STEP_TIME]), contact(attempt), disk()], {**MOVABLE, **own}
     if run.environment == IN_CONTAINERS:
         found += [truncation(tails, limits[COLLAPSE]), engine(run, limits[ENGINE])]
+    if attempt and attempt.devices:
+        found.append(idle_gpu(run, limits[GPU]))
     return found
 
 
@@ -76,6 +79,18 @@ def engine(run: Run, slow_s: float) -> Condition:
     name, seconds = found
     status = "critical" if seconds > slow_s else "ok"
     return Condition(status=status, value=seconds, message=f"{name.rpartition('/')[2]} takes {seconds:.1f} s to list its containers", **fixed)
+
+
+def idle_gpu(run: Run, least: float) -> Condition:
+    """A GPU of the run on which hardly a kernel ran for GPU_WINDOW_S."""
+    advice = "Look at the components: which one waits, and for whom? A GPU that the run does not use should not be asked for."
+    fixed = {"rule": GPU, "title": "Idlest GPU", "limit": least, "limit_text": f"≥ {least:g} %", "advice": advice}
+    found = idlest_sample(run, "^gpu/.*/utilisation$", over_s=GPU_WINDOW_S)
+    if found is None:
+        return Condition(status="unknown", value=None, message="", **fixed)
+    name, busy = found
+    told = f"GPU {name.split('/')[1]} was busy {busy:.0f} % at most in the last {spoken_time(GPU_WINDOW_S)}"
+    return Condition(status="critical" if busy < least else "ok", value=busy, message=told, **fixed)
 
 
 def progress(attempt: Attempt | None, step_times: Tail) -> Condition:

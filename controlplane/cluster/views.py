@@ -47,7 +47,9 @@ def _card(node: Node, teams: set[int]) -> dict:
     bars = [_bar("CPUs", node.cpus - free.cpus, node.cpus), _bar("GPUs", node.gpus - free.gpus, node.gpus)]
     if node.disk_total:
         bars.append(_bar("Disk", node.disk_total - (node.disk_free or 0), node.disk_total, is_size=True))
-    return {"node": node, "bars": [bar for bar in bars if bar["total"]], "shares": shares}
+    # A driver tells of the GPUs of its own node.
+    devices = [{**device, "held": held} for held in shares if held["share"].bundle == "driver" for device in held["share"].grant.attempt.devices]
+    return {"node": node, "bars": [bar for bar in bars if bar["total"]], "shares": shares, "devices": devices}
 
 
 def _bar(label: str, used, total, is_size: bool = False) -> dict:

@@ -21,13 +21,13 @@ from controlplane.cluster import processes
 from controlplane.runs import attempts
 from controlplane.runs.attempt_auth import Refused, authenticate_attempt, read_json, require_open, runner_endpoint, same_secret
 from controlplane.runs.changes import announce, lock_run, move_attempt
+from controlplane.runs.devices import BadDevices, read_devices
 from controlplane.runs.inquiry import by_record
 from controlplane.runs.models import OPEN_ATTEMPT, Attempt, Run
 from controlplane.runs.paths import run_folder
 from controlplane.runs.reconcile import STOP_GRACE_S
 from runner.contract.states import AttemptState
 
-MAX_DEVICES = 64
 MAX_COMPONENTS = 2048
 
 
@@ -111,16 +111,20 @@ def _model_checkpoint(run: Run) -> dict | None:
 def heartbeat(request, attempt_id: int):
     """Every ten seconds: what each component does. The answer carries the command to stop."""
     attempt, body = authenticate_attempt(request, attempt_id), read_json(request)
-    components, devices = _mapping(body, "components"), body.get("devices") or []
-    if len(components) > MAX_COMPONENTS or not isinstance(devices, list):
-        raise Refused(400, "Bad heartbeat", f"components: at most {MAX_COMPONENTS}; devices: a list")
+    components = _mapping(body, "components")
+    if len(components) > MAX_COMPONENTS:
+        raise Refused(400, "Bad heartbeat", f"components: at most {MAX_COMPONENTS}")
+    try:
+        devices = read_devices(body.get("devices") or [])
+    except BadDevices as bad:
+        raise Refused(400, "Bad heartbeat", str(bad)) from None
     require_open(attempt)
     with transaction.atomic():
         run = lock_run(attempt.run_id)
         attempt = attempts.locked(attempt, run)
         attempts.regain_contact(attempt)
         changed = attempt.phase != (phase := str(body.get("phase") or attempt.phase)[:40])
-        attempt.phase, attempt.components, attempt.devices = phase, components, devices[:MAX_DEVICES]
+        attempt.phase, attempt.components, attempt.devices = phase, components, devices
         attempt.processes = processes.merge(attempt.processes, components, attempt.host)
         attempt.last_heartbeat_at = timezone.now()
         attempt.save(update_fields=["phase", "components", "devices", "processes", "last_heartbeat_at"])

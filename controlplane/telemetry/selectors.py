@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from channels.db import database_sync_to_async
 from django.db import connection
-from django.db.models import OuterRef, Subquery
+from django.db.models import Max, Min, OuterRef, Subquery
 
 from controlplane.runs.models import Attempt, Run
 from controlplane.telemetry import aggregates, buckets
@@ -193,6 +193,18 @@ def slowest_sample(run: Run, prefix: str, within_s: float) -> tuple[str, float] 
     newest = Subquery(recent.values("value")[:1])
     rows = Series.objects.filter(run=run, axis=Axis.WALL, name__startswith=prefix).annotate(newest=newest)
     return rows.filter(newest__isnull=False).order_by("-newest").values_list("name", "newest").first()
+
+
+def idlest_sample(run: Run, names: str, over_s: float) -> tuple[str, float] | None:
+    """(series, largest value) of the wall-clock series whose largest value over the last `over_s` seconds is least; `names` is a regular
+    expression. None while none of them was told of for that long and until now."""
+    now = time.time()
+    known = dict(Series.objects.filter(run=run, axis=Axis.WALL, name__regex=names).values_list("id", "name"))
+    recent = WallSample.objects.filter(series_id__in=known, wall__gte=now - over_s)
+    told = recent.values("series_id").annotate(most=Max("value"), first=Min("wall"), last=Max("wall"))
+    slack = over_s / 5
+    found = told.filter(first__lte=now - over_s + slack, last__gte=now - slack).order_by("most").first()
+    return (known[found["series_id"]], found["most"]) if found else None
 
 
 def read_samples(

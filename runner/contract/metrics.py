@@ -197,6 +197,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("timing_s/report_aside", "Reporting aside", "seconds spent telling of episodes while the learner learned", "s", "batch", "down", "speed"),
     Metric("memory/{reason}/rss", "Memory, {reason}", "resident set of the process", "bytes", "process", "down", "hardware"),
     Metric("cpu/{reason}/percent", "Processor, {reason}", "processor time / wall time", "%", "process", "none", "hardware"),
+    Metric("gpu/{reason}/utilisation", "GPU {reason}, busy", "share of the driver's last sampling period in which a kernel ran", "%", "GPU", "none", "hardware"),
+    Metric("gpu/{reason}/memory", "GPU {reason}, memory", "memory in use, by whomever", "bytes", "GPU", "down", "hardware"),
+    Metric("gpu/{reason}/temperature", "GPU {reason}, temperature", "of the chip", "°C", "GPU", "down", "hardware"),
+    Metric("gpu/{reason}/power", "GPU {reason}, power", "drawn by the board", "W", "GPU", "none", "hardware"),
+    Metric("gpu/{reason}/memory_errors", "GPU {reason}, memory errors", "uncorrected errors since the driver was loaded", "errors", "GPU", "down", "hardware"),
     # -- held out
     Metric("val/accuracy", "Held-out accuracy", "correct generated answers / held-out tasks", "", "graded held-out tasks", "up", "held out", aliases=("eval/acc",)),
     Metric("val/forced_choice", "Held-out forced choice", "tasks whose key has the highest log-prob / held-out tasks", "", "held-out tasks", "up", "held out"),

@@ -4,12 +4,13 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Callable
 
 import psutil
 
 from runner.reporting.control import Control, Fenced, NoControl, Unreachable
+from runner.reporting.devices import Device, Devices
 from runner.reporting.emitter import Emitter
 
 BEAT_SECONDS = 10.0
@@ -43,12 +44,13 @@ class StopRequest:
 
 @dataclass
 class Component:
-    """A process of the run. `host` tells it apart from those this node can look at."""
+    """A process of the run. `host` tells it apart from those this node can look at; `gpus` are the ids of those it was given."""
 
     pid: int
     started: float
     host: str
     state: str = "starting"
+    gpus: tuple[str, ...] = ()
     step: int = 0
     process: psutil.Process | None = None
 
@@ -75,6 +77,7 @@ class Heartbeat:
         self._closing, self._nudged = threading.Event(), threading.Event()
         self._last_beat = 0.0
         self._seen: dict[str, dict[str, float]] = {}
+        self._host, self._gpus, self._devices = socket.gethostname(), Devices(), []
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -103,7 +106,7 @@ class Heartbeat:
     def _beat(self) -> None:
         self._last_beat = time.monotonic()
         components = {name: self._describe(name, component) for name, component in list(self.vitals.components.items())}
-        body = {"phase": self.vitals.phase, "step": self.vitals.step, "components": components, "devices": []}
+        body = {"phase": self.vitals.phase, "step": self.vitals.step, "components": components, "devices": self._devices}
         try:
             reply = self.control.heartbeat(body)
         except Fenced as fenced:
@@ -131,11 +134,10 @@ class Heartbeat:
         }
 
     def _sample(self) -> None:
-        """Memory and processor share of the processes on this node; those of other nodes are their agents' matter."""
-        here, values = socket.gethostname(), {}
-        for name, component in list(self.vitals.components.items()):
-            if component.host != here:
-                continue
+        """Memory and processor share of the processes on this node, and their GPUs; those of other nodes are their agents' matter."""
+        here = {name: component for name, component in list(self.vitals.components.items()) if component.host == self._host}
+        values = self._sample_devices([gpu for component in here.values() for gpu in component.gpus])
+        for name, component in here.items():
             try:
                 first = component.process is None
                 component.process = component.process or psutil.Process(component.pid)
@@ -147,3 +149,19 @@ class Heartbeat:
             self._seen[name] = {"rss": rss, "cpu": None if first else percent}
             values |= {f"memory/{name}/rss": rss, f"cpu/{name}/percent": self._seen[name]["cpu"]}
         self.emitter.emit_samples(values)
+
+    def _sample_devices(self, gpus: list[str]) -> dict[str, float]:
+        found = self._gpus.read(gpus) if gpus else []
+        self._devices = [{"host": self._host, **asdict(device)} for device in found]
+        return {f"gpu/{device.index} {self._host}/{name}": value for device in found for name, value in _series(device).items()}
+
+
+def _series(device: Device) -> dict[str, float | None]:
+    """What is drawn of a GPU over wall seconds; the units are the metrics dictionary's."""
+    return {
+        "utilisation": device.utilisation,
+        "memory": device.memory_used,
+        "temperature": device.temperature,
+        "power": device.power,
+        "memory_errors": device.memory_errors,
+    }

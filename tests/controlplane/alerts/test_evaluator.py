@@ -47,10 +47,10 @@ def report(client, attempt):
     """report({name: [(step, value)]}) delivers points as the runner does."""
     sent = iter(range(1000))
 
-    def report(series, samples=None):
+    def report(series, samples=None, at=None):
         batch = make_batch(next(sent), series)
         if samples:
-            now = np.full(len(samples), time.time())
+            now = np.full(len(samples), at or time.time())
             batch.samples = Samples(list(samples), np.arange(len(samples), dtype="i4"), now, np.array(list(samples.values())))
         return deliver(client, attempt, batch)
 
@@ -203,6 +203,32 @@ def test_an_engine_that_answers_slowly_is_an_incident(run, report):
     report({}, samples={"docker/ps_latency_s/node-1": 0.2})
     evaluate_run(run)
     assert Incident.objects.get().closed_at
+
+
+def test_a_gpu_that_does_nothing_for_five_minutes_is_an_incident(run, attempt, report):
+    def report_busy(**busy):
+        for age in range(310, -1, -30):
+            told = {f"gpu/{gpu} node-1/utilisation": values[age < 150] for gpu, values in busy.items()}
+            report({}, samples=told, at=time.time() - age)
+
+    attempt.devices = [{"index": 0}, {"index": 1}]
+    attempt.save()
+    report_busy(a=(80.0, 0.0))
+    evaluate_run(run)
+    assert not Incident.objects.exists(), "busy within the window"
+    report_busy(b=(1.0, 2.0))
+    evaluate_run(run)
+    incident = Incident.objects.get()
+    assert incident.rule == "idle GPU" and "GPU b node-1 was busy 2 % at most in the last 5 min" in incident.message
+
+
+def test_a_gpu_told_of_for_a_minute_is_not_judged(run, attempt, report):
+    attempt.devices = [{"index": 0}]
+    attempt.save()
+    for age in (60, 30, 0):
+        report({}, samples={"gpu/0 node-1/utilisation": 0.0}, at=time.time() - age)
+    evaluate_run(run)
+    assert not Incident.objects.exists() and tile(run, title="Idlest GPU").status == "unknown"
 
 
 def test_the_collapse_of_an_unmasked_run_is_critical(run, report):

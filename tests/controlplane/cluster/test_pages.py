@@ -33,6 +33,19 @@ def test_a_node_shows_what_is_held_and_by_whom(owner, team, other_team):
     assert "secret" not in html and "another team" in html
 
 
+def test_the_gpus_of_a_run_are_told_on_the_node_of_its_driver(owner, team, other_team):
+    node, told = make_node(), {"index": 1, "uuid": "GPU-1", "name": "H200", "memory_errors": None}
+    for whose, name, busy in ((team, "mine", 87.0), (other_team, "secret", None)):
+        run = hold(node, whose, name=name)
+        attempt = run.attempts.get()
+        Share.objects.create(grant=attempt.grant, node=node, bundle="driver", cpus="0.2", gpus=0)
+        attempt.devices = [{**told, "utilisation": busy, "memory_used": 3 << 30, "memory_total": 141 << 30, "temperature": 61, "power": 412.4}]
+        attempt.save()
+    html = read(owner, "/cluster")
+    assert "87 %" in html and "3.0 GiB of 141.0 GiB" in html and "61 °C" in html and "412 W" in html
+    assert html.count("H200") == 2 and "secret" not in html and "memory error" not in html
+
+
 def test_quarantined_grants_are_shown_with_the_reason(owner, team, other_team):
     hold(make_node(), team, GrantState.QUARANTINED, name="stuck")
     hold(make_node("gpu-02"), other_team, GrantState.QUARANTINED, name="secret")

@@ -135,6 +135,16 @@ def test_a_heartbeat_carries_the_command_to_stop(claimed, owner, attempt):
 def test_a_malformed_heartbeat_names_its_field(claimed):
     assert "components" in claimed.beat(components=[1]).json()["detail"]
     assert "components" in claimed.beat(components={"a": 1}).json()["detail"]
+    for devices in ("x", ["x"], [{}], [{"index": True}], [{"index": 0, "power": -1}], [{"index": 0, "power": "NaN"}]):
+        assert "devices" in claimed.beat(devices=devices).json()["detail"]
+    assert not Attempt.objects.get().devices
+
+
+def test_of_each_gpu_the_known_fields_are_kept(claimed):
+    claimed.beat(devices=[{"index": 1, "name": "H\0" * 99, "power": 412.5, "secret": "x"}])
+    [device] = Attempt.objects.get().devices
+    assert (device["index"], device["power"], device["utilisation"]) == (1, 412.5, None) and "secret" not in device
+    assert len(device["name"]) <= 80 and "\0" not in device["name"]
 
 
 # ---------------------------------------------------------------- state

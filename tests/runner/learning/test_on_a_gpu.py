@@ -1,12 +1,14 @@
 """What only a GPU does: the vocabulary's kernels, and attention by stretches, against float32 done plainly."""
 
 import numpy as np
+import pynvml
 import pytest
 import torch
 
 from runner.learning.logprobs import logprobs_of
 from runner.models import attention
 from runner.models.attention import Block, Layout
+from runner.reporting.devices import Devices
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -65,3 +67,11 @@ def test_attention_by_stretches(blocks):
     ours = torch.autograd.grad((found.float() * upstream).sum(), states)
     for left, right in zip(ours, torch.autograd.grad((expected * upstream).sum(), exact), strict=True):
         torch.testing.assert_close(left.float(), right, atol=2e-2 * float(right.abs().max()), rtol=0)
+
+
+def test_the_driver_tells_of_its_gpus():
+    devices = Devices().read()
+    assert len(devices) == pynvml.nvmlDeviceGetCount() >= 1
+    [first] = Devices().read(["0"])
+    _, total = torch.cuda.mem_get_info(0)
+    assert first.memory_total == pytest.approx(total, rel=0.02) and 0 <= first.utilisation <= 100 and 0 < first.temperature < 120

@@ -23,8 +23,10 @@ from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.parse import parse
 from runner.contract.termination import Termination
 from runner.policies.base import SamplingParams
+from runner.reporting.devices import Device
 from runner.reporting.emitter import Emitter
 from runner.reporting.exit_record import exit_record, write_exit_record
+from runner.reporting.heartbeat import Component
 from runner.reporting.metrics import Clock, in_words, throughput, tracked
 from runner.rollouts.dispatcher import Dispatcher, lost_outcome
 from runner.rollouts.episodes import WorkerBatch
@@ -119,6 +121,32 @@ def test_parameters_are_counted_from_headers(tiny_qwen3):
 
     expected = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_pretrained(tiny_qwen3).parameters())
     assert preflight.count_parameters(tiny_qwen3) == expected
+
+
+def gang_on(*readings):
+    """A gang of two processes on one GPU, whose memory in use is the next of `readings`, in GiB, each time it is asked for."""
+    left = [None if gib is None else int(gib * 2**30) for gib in readings]
+
+    def devices():
+        told = Device(3, "GPU-3", "H", 0.0, left.pop(0) if len(left) > 1 else left[0], 141 << 30, 30.0, 70.0, 0)
+        return {"learner": [told], "worker-0": [told]}
+
+    return SimpleNamespace(devices=devices, components={name: Component(1, 1.0, "node-1", gpus=("3",)) for name in ("learner", "worker-0")})
+
+
+def test_a_gpu_that_somebody_uses_is_refused_once_and_by_name(monkeypatch):
+    monkeypatch.setattr(preflight, "FREED_WITHIN_S", 0.0)
+    with pytest.raises(Refused) as refused:
+        preflight.check_devices(gang_on(40.0))
+    told = "GPU 3 on node-1 has 40.00 GiB in use before the run has begun; end what uses it, cordon its node, or ask for fewer"
+    assert str(refused.value) == told and refused.value.pointer == "/resources/gpus"
+
+
+def test_a_gpu_that_is_about_to_be_free_is_waited_for(monkeypatch):
+    monkeypatch.setattr(preflight, "ASK_EVERY_S", 0.0)
+    preflight.check_devices(gang_on(40.0, 12.0, 0.5))
+    preflight.check_devices(gang_on(None))
+    preflight.check_devices(SimpleNamespace(devices=dict, components={}))
 
 
 def test_a_disk_too_small_for_the_checkpoints_is_refused(assignment, tiny_qwen3, monkeypatch):

@@ -2,7 +2,9 @@ import time
 
 import pytest
 
+from runner.reporting.batches import read_batches
 from runner.reporting.control import ClaimRefused, Control, Fenced, Unreachable
+from runner.reporting.devices import Device
 from runner.reporting.emitter import Emitter
 from runner.reporting.heartbeat import Component, Heartbeat, StopRequest, Vitals
 from tests.runner.fake_control import ControlPlane
@@ -109,6 +111,22 @@ def test_beats_tell_each_process_with_its_start_time_and_memory(plane, beating):
     assert (body["step"], body["phase"]) == (4, "stage 0: sft")
     assert own["pid"] and own["started"] > 1e9 and own["rss"] > 1 << 20
     assert body["components"]["worker-9"]["rss"] is None
+
+
+def test_beats_tell_of_the_gpus_of_processes_on_this_node_only(plane, beating, monkeypatch):
+    vitals, _, heartbeat, _ = beating
+    told = Device(1, "GPU-1", "H", 87.0, 3, 141, 61.0, 412.5, None)
+    monkeypatch.setattr(heartbeat._gpus, "read", lambda ids: [told] if list(ids) == ["1"] else [])
+    vitals.components["learner"] = Component(1, 1.0, vitals.components["driver"].host, "running", gpus=("1",))
+    vitals.components["worker-9"] = Component(2, 1.0, "elsewhere", "running", gpus=("0",))
+    wait_until(lambda: plane.bodies("heartbeat") and plane.bodies("heartbeat")[-1]["devices"])
+    [device] = plane.bodies("heartbeat")[-1]["devices"]
+    assert device["host"] == vitals.components["driver"].host and (device["index"], device["power"]) == (1, 412.5)
+    heartbeat.close()
+    heartbeat.emitter.close()
+    names = {name for batch in read_batches(heartbeat.emitter.folder.parent) for name in batch.samples.names}
+    assert {f"gpu/1 {device['host']}/{name}" for name in ("utilisation", "memory", "temperature", "power")} <= names
+    assert f"gpu/1 {device['host']}/memory_errors" not in names, "what is not told is no zero"
 
 
 def test_a_stop_command_is_heard_with_its_grace(plane, beating):

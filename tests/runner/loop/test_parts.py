@@ -22,6 +22,7 @@ from runner.contract.bank import Task, write_bank
 from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.parse import parse
 from runner.contract.termination import Termination
+from runner.learner_group import LearnerGroup
 from runner.policies.base import SamplingParams
 from runner.reporting.emitter import Emitter
 from runner.reporting.exit_record import exit_record, write_exit_record
@@ -93,6 +94,17 @@ def test_a_run_of_its_own_shares_gpus_that_are_too_few(config, gpus, workers, le
     resources = config.resources.model_copy(update={"gpus": gpus, "rollout_workers": workers})
     granted = {bundle.bundle: bundle.gpus for bundle in local_grant(config.model_copy(update={"resources": resources}))}
     assert granted == {"driver": 0, "learner": learner, **{f"worker-{index}": each for index in range(workers)}}
+
+
+def test_every_process_of_the_learner_has_a_bundle(config):
+    resources = config.resources.model_copy(update={"learner_processes": 3, "gpus": 6})
+    granted = local_grant(config.model_copy(update={"resources": resources}))
+    assert [(bundle.bundle, bundle.cpus, bundle.gpus) for bundle in granted] == [
+        ("driver", 0.2, 0),
+        *[("learner", 0.8, 2), ("learner-1", 0.8, 1), ("learner-2", 0.8, 1)],
+        *[("worker-0", 0.5, 1), ("worker-1", 0.5, 1)],
+    ]
+    assert resources.cpus == pytest.approx(0.2 + 3 * 0.8 + 2 * 0.5)
 
 
 def test_the_bank_is_filtered_and_its_digest_checked(config, bank_file):
@@ -271,7 +283,7 @@ def test_engines_that_make_room_sleep_from_the_first_step_learned_to_the_next_pu
     gang._makes_room, gang._asleep = makes_room, False
     gang.every_worker, gang.wait = said.append, lambda reference: None
     remote = {name: SimpleNamespace(remote=lambda *_, name=name: said.append(name)) for name in ("learn", "release")}
-    gang.learner = SimpleNamespace(**remote)
+    gang.learners = LearnerGroup({"learner": SimpleNamespace(**remote)}, lambda references: (references, []))
     gang.wake()
     gang.learn(1)
     gang.learn(2)

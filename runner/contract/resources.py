@@ -43,7 +43,11 @@ class Resources(Document):
     worker_cpus: float = setting(0.5, "Processor share of each rollout worker.", gt=0, le=1024)
     learner_cpus: float = setting(0.8, "Processor share of each learner process.", gt=0, le=1024)
     learner_processes: int = setting(
-        1, "Processes that hold a part of the learner's weights each and share its work, with a GPU each where there are GPUs.", ge=1, le=1024
+        1,
+        "Processes that share the learner's weights and work; on GPUs one each.",
+        ge=1,
+        le=1024,
+        level="advanced",
     )
     driver_cpus: float = setting(0.2, "Processor share of the driver.", gt=0, le=64, level="advanced")
     gpus: int = setting(0, "GPUs for the whole run.", ge=0, le=4096)

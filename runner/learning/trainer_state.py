@@ -5,6 +5,7 @@ RNG) and shards/, a distributed checkpoint to which each rank adds its part of m
 number of ranks.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,10 @@ def read_state(folder: Path, state: dict[str, Any], optimizer: MasterAdamW, refe
     Raises ValueError when it belongs to other parameters."""
     if (folder / SHARDS).is_dir():
         optimizer.check_names(state["optimizer"]["names"])
-        dcp.load(_parts(optimizer, reference), checkpoint_id=folder / SHARDS)
+        with warnings.catch_warnings():
+            # One process is meant to be one.
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            dcp.load(_parts(optimizer, reference), checkpoint_id=folder / SHARDS)
         return
     optimizer.load_state(state["optimizer"])
     if reference:

@@ -67,7 +67,7 @@ def import_weights(network: torch.nn.Module, weights: Weights) -> None:
 
 
 def gather(network: torch.nn.Module, keep: bool) -> dict[str, torch.Tensor]:
-    """Every parameter that an export needs, whole and on the processor: all, or the adapter's; for ranks that do not `keep` them nothing."""
+    """Every parameter that an export needs, whole, in host memory: all, or the adapter's. Ranks that do not `keep` them get none."""
     wanted = trainable(network) if isinstance(network, PeftModel) else dict(network.named_parameters())
     found = {}
     for name, tensor in wanted.items():

@@ -1,11 +1,18 @@
-"""Two ranks make the update that one process makes: the same losses, weights, norms and metrics, and they go on from each other's checkpoints."""
+"""Several ranks make the update that one process makes, to the rounding of a sum, and each goes on from the other's checkpoints."""
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from runner.contract.run_config import LearnerSettings, LoraAdapter
+from runner.learning import checkpoints, trainer
+from runner.learning import learner as module
+from runner.learning.acceleration import accelerate
 from runner.learning.learner import Learner
 from runner.learning.ranks import ALONE
+from runner.learning.weights import to_tensor
 from tests.runner.learning.several import on_ranks
 from tests.runner.learning.test_learner import DEMONSTRATIONS, SFT_STEPS, Run, run_config
 
@@ -24,7 +31,7 @@ class Recorded(Run):
 
     def __init__(self, config, folder):
         super().__init__(config, folder)
-        self.batches, self.trained = {}, {}
+        self.batches = {}
 
     def rollouts(self, step):
         self.batches[step] = super().rollouts(step)
@@ -40,8 +47,8 @@ def learned(learner, batches, until, root=None):
         report = learner.learn(step, batches.get(step))
         history[step] = {name: value for name, value in report.metrics.items() if not name.startswith("timing_s/")}
         samples[step] = [(item.episode, item.mask, item.learner_logprob) for item in report.samples]
-    written = learner.save(root, extra={"best": 0.5}) if root else None
-    return {"history": history, "samples": samples, "weights": learner.weights(), "scores": learner.score(PROBE), "path": written and written.path}
+    path = learner.save(root, extra={"best": 0.5}).path if root else None
+    return {"history": history, "samples": samples, "weights": learner.weights(), "scores": learner.score(PROBE), "path": path}
 
 
 def learn_on(ranks, config, folder, batches, until, root=None, resume=None):
@@ -66,6 +73,10 @@ def sampled(tiny_qwen3):
     return of
 
 
+def numbers(weights):
+    return {name: to_tensor(array, weights.dtypes[name]).float().numpy() for name, array in weights.tensors.items()}
+
+
 def assert_alike(found, expected, tolerance=1e-4):
     assert found["history"].keys() == expected["history"].keys()
     for step, metrics in expected["history"].items():
@@ -76,8 +87,9 @@ def assert_alike(found, expected, tolerance=1e-4):
             np.testing.assert_array_equal(mask, theirs_mask)
             np.testing.assert_allclose(ours, theirs, atol=tolerance)
     assert found["weights"].tensors.keys() == expected["weights"].tensors.keys()
-    for name, array in expected["weights"].tensors.items():
-        np.testing.assert_allclose(found["weights"].tensors[name], array, atol=tolerance, err_msg=name)
+    ours, theirs = (numbers(side["weights"]) for side in (found, expected))
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, atol=tolerance, err_msg=name)
     for ours, theirs in zip(found["scores"], expected["scores"], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=tolerance)
 
@@ -88,3 +100,79 @@ def test_two_ranks_learn_what_one_process_learns(tiny_qwen3, tmp_path, sampled, 
     first, second = on_ranks(2, tmp_path / "meeting", learn_on, *asked)
     assert_alike(first, learn_on(ALONE, *asked))
     assert second["history"] == first["history"] and second["weights"] is None
+
+
+def learn_in_pieces(ranks, *asked):
+    trainer._piece_rows = lambda network, hidden: 3
+    return learn_on(ranks, *asked)
+
+
+def learn_compiled(ranks, *asked):
+    """As on a GPU, but for the code that comes of it."""
+    module.accelerate = lambda network, settings: accelerate(network, LearnerSettings(compile=True), backend="eager")
+    return learn_on(ranks, *asked)
+
+
+@pytest.mark.parametrize("scenario", [learn_in_pieces, learn_compiled])
+def test_pieces_of_a_row_and_compiled_layers_change_nothing(tiny_qwen3, tmp_path, scenario):
+    asked = (KINDS["full"], tiny_qwen3, {}, 2)
+    assert_alike(on_ranks(2, tmp_path / "meeting", scenario, *asked)[0], learn_on(ALONE, *asked))
+
+
+def test_a_rank_without_a_row_adds_nothing(tiny_qwen3, tmp_path):
+    """Two demonstrations for three ranks, computed by two of them."""
+    config = run_config()
+    config = config.model_copy(update={"stages": [config.stages[0].model_copy(update={"batch_size": 2})]})
+    asked = (config, tiny_qwen3, {}, 2)
+    assert_alike(on_ranks(3, tmp_path / "meeting", learn_on, *asked)[0], learn_on(ALONE, *asked))
+
+
+def test_two_ranks_in_bfloat16_round_apart_no_further_than_it_rounds(tiny_qwen3, tmp_path, sampled):
+    asked = (KINDS["bfloat16"], tiny_qwen3, sampled("bfloat16"), LAST)
+    first, _ = on_ranks(2, tmp_path / "meeting", learn_on, *asked)
+    expected = learn_on(ALONE, *asked)
+    for step, metrics in expected["history"].items():
+        for name in ("sft/loss", "actor/entropy", "actor/grad_norm"):
+            if name in metrics:
+                assert first["history"][step][name] == pytest.approx(metrics[name], rel=0.05), (step, name)
+    assert set(first["weights"].dtypes.values()) == {"bfloat16"}
+    ours, theirs = numbers(first["weights"]), numbers(expected["weights"])
+    moved = [np.abs(ours[name] - array).mean() for name, array in theirs.items()]
+    assert max(moved) < 2e-3, "of steps of 5e-3"
+
+
+@pytest.mark.parametrize("kind, writers, readers", [("full", 2, 1), ("full", 2, 4), ("full", 1, 2), ("lora", 2, 1), ("bfloat16", 2, 1)])
+def test_a_checkpoint_resumes_on_another_number_of_ranks(tiny_qwen3, tmp_path, sampled, kind, writers, readers):
+    """Written inside the second stage: moments, reference and, in bfloat16, masters travel."""
+    batches, config = sampled(kind), KINDS[kind]
+
+    def on(size, name, *arguments):
+        asked = (config, tiny_qwen3, batches, *arguments)
+        return learn_on(ALONE, *asked) if size == 1 else on_ranks(size, tmp_path / name, learn_on, *asked)[0]
+
+    before = on(writers, "writers", SFT_STEPS + 1, tmp_path)
+    manifest = checkpoints.verify(before["path"])
+    assert manifest.topology["learners"] == writers
+    shards = {entry.path for entry in manifest.files if entry.path.startswith("trainer/shards/")}
+    assert len(shards) == (0 if writers == 1 else writers + 1), "one of each rank, and what says where all lies"
+    unbroken, resumed = on(writers, "unbroken", LAST + 1), on(readers, "readers", LAST + 1, None, before["path"])
+    unbroken["history"] = {step: unbroken["history"][step] for step in resumed["history"]}
+    unbroken["samples"] = {step: unbroken["samples"][step] for step in resumed["samples"]}
+    assert len(resumed["history"]) == 2
+    assert_alike(resumed, unbroken, tolerance=1e-4 if kind != "bfloat16" else 0.1)
+
+
+def test_what_several_ranks_wrote_is_a_model_like_any(tiny_llama, tmp_path):
+    """Of untied weights; read by transformers, and as the start of another run."""
+    first, _ = on_ranks(2, tmp_path / "meeting", learn_on, KINDS["full"], tiny_llama, {}, 2, tmp_path)
+    expected = learn_on(ALONE, KINDS["full"], tiny_llama, {}, 2, tmp_path / "alone")
+    ours, theirs = (load_file(found["path"] / "model" / "model.safetensors") for found in (first, expected))
+    assert ours.keys() == theirs.keys() and "lm_head.weight" in ours
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, atol=1e-5, rtol=1e-4)
+    kept, plain = ((found["path"] / "model" / "config.json").read_text() for found in (first, expected))
+    assert kept == plain
+    model = AutoModelForCausalLM.from_pretrained(checkpoints.export_huggingface(first["path"], tmp_path / "export")).eval()
+    with torch.no_grad():
+        table = torch.log_softmax(model(torch.tensor([PROBE[0]])).logits[0], -1)[:-1]
+    np.testing.assert_allclose(first["scores"][0][1:], table.gather(-1, torch.tensor(PROBE[0][1:])[:, None])[:, 0], atol=1e-5)

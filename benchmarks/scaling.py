@@ -72,9 +72,11 @@ def scaling(shape: Shape, size: Size, processes: int) -> dict:
 
 def figures(shape: Shape, size: Size, processes: int, lengths: list[int]) -> dict:
     """Tokens a second of all processes, the largest peak of one, and MFU of each."""
+    # Each in a process of its own, one alone too: what a measurement leaves on a card would count against the next.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.scaling", "runner.learning.trainer"])
     with tempfile.TemporaryDirectory() as folder:
-        # Each in a process of its own, one alone too: what a measurement leaves on a card would count against the next.
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as apart:
+        with ProcessPoolExecutor(processes, context) as apart:
             asked = [(rank, processes, Path(folder) / "meeting", shape, size, lengths) for rank in range(processes)]
             found = [task.result() for task in [apart.submit(part, *one) for one in asked]]
     peaks = [part.peak_bytes for part in found if part.peak_bytes is not None]

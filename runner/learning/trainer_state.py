@@ -6,6 +6,8 @@ number of ranks.
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,11 @@ STATE, REFERENCE, SHARDS = "state.pt", "reference.safetensors", "shards"
 
 
 def write_state(folder: Path, counters: dict[str, int], optimizer: MasterAdamW, reference: Reference | None, ranks: Alone) -> None:
-    """Fill `folder`; every rank must ask."""
+    """Fill `folder`; every rank must ask. Raises OSError on all of them when one could not write its part."""
     if ranks.size > 1:
-        # Flushed by the rank that wrote it: no other need be able to.
-        dcp.save(_parts(optimizer, reference), storage_writer=dcp.FileSystemWriter(folder / SHARDS, sync_files=True))
+        with _told_as_oserror():
+            # Flushed by the rank that wrote it: no other need be able to.
+            dcp.save(_parts(optimizer, reference), storage_writer=dcp.FileSystemWriter(folder / SHARDS, sync_files=True))
     if not ranks.first:
         return
     folder.mkdir(exist_ok=True)
@@ -47,7 +50,7 @@ def read_state(folder: Path, state: dict[str, Any], optimizer: MasterAdamW, refe
     Raises ValueError when it belongs to other parameters."""
     if (folder / SHARDS).is_dir():
         optimizer.check_names(state["optimizer"]["names"])
-        with warnings.catch_warnings():
+        with _told_as_oserror(), warnings.catch_warnings():
             # One process is meant to be one.
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
             dcp.load(_parts(optimizer, reference), checkpoint_id=folder / SHARDS)
@@ -56,6 +59,16 @@ def read_state(folder: Path, state: dict[str, Any], optimizer: MasterAdamW, refe
     if reference:
         found = load_file(folder / REFERENCE, device=device)
         reference.frozen = {name: part_of(tensor, reference.frozen[name]) for name, tensor in found.items()}
+
+
+@contextmanager
+def _told_as_oserror() -> Iterator[None]:
+    # torch's own is no Exception, which a Ray actor takes for its end.
+    try:
+        yield
+    except dcp.CheckpointException as error:
+        told = "; ".join(f"rank {rank}: {failure[0]!r}" for rank, failure in sorted(error.failures.items()))
+        raise OSError(f"{SHARDS} of the checkpoint: {told}") from error
 
 
 def _parts(optimizer: MasterAdamW, reference: Reference | None) -> dict[str, Tensor]:

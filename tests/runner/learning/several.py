@@ -12,13 +12,14 @@ from torch.distributed import FileStore
 
 from runner.learning.ranks import Ranks
 
+GONE = "gone"
 # One process imports torch and transformers; every rank is its fork.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.runner.learning.several", "runner.learning.learner"])
 
 
 def on_ranks(size: int, meeting: Path, scenario: Callable, *arguments) -> list[Any]:
-    """What `scenario(ranks, *arguments)` returns on each of `size` ranks; `meeting` is a file that is not there yet."""
+    """What `scenario(ranks, *arguments)` returns on each of `size` ranks, GONE for one that ended; `meeting` is a file that is not there yet."""
     pipes, processes = [], []
     for rank in range(size):
         ours, theirs = CONTEXT.Pipe()
@@ -39,10 +40,12 @@ def _answers(pipes: list) -> list[Any]:
     found, pending = {}, list(pipes)
     while pending:
         for pipe in wait(pending):
-            # A rank that is gone leaves its end closed: EOFError.
-            failed, found[pipe] = pipe.recv()
-            assert not failed, found[pipe]
             pending.remove(pipe)
+            try:
+                failed, found[pipe] = pipe.recv()
+            except EOFError:
+                failed, found[pipe] = False, GONE
+            assert not failed, found[pipe]
     return [found[pipe] for pipe in pipes]
 
 

@@ -1,5 +1,9 @@
 """Several ranks make the update that one process makes, to the rounding of a sum, and each goes on from the other's checkpoints."""
 
+import os
+import resource
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -7,13 +11,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from runner.contract.run_config import LearnerSettings, LoraAdapter
-from runner.learning import checkpoints, trainer
+from runner.learning import checkpoints, trainer, trainer_state
 from runner.learning import learner as module
 from runner.learning.acceleration import accelerate
 from runner.learning.learner import Learner
 from runner.learning.ranks import ALONE
 from runner.learning.weights import to_tensor
-from tests.runner.learning.several import on_ranks
+from tests.runner.learning.several import GONE, on_ranks
 from tests.runner.learning.test_learner import DEMONSTRATIONS, SFT_STEPS, Run, run_config
 
 LAST = SFT_STEPS + 2
@@ -176,3 +180,41 @@ def test_what_several_ranks_wrote_is_a_model_like_any(tiny_llama, tmp_path):
     with torch.no_grad():
         table = torch.log_softmax(model(torch.tensor([PROBE[0]])).logits[0], -1)[:-1]
     np.testing.assert_allclose(first["scores"][0][1:], table.gather(-1, torch.tensor(PROBE[0][1:])[:, None])[:, 0], atol=1e-5)
+
+
+def save_with_one_gone(ranks, folder, root):
+    """The second rank is killed where it would write its part; what the first is told, and what it leaves."""
+    learner = Learner(KINDS["full"], folder, ranks=ranks)
+    learner.begin_stage(0, DEMONSTRATIONS)
+    learner.learn(1)
+    learner.save(root)
+    learner.learn(2)
+    if ranks.rank == 1:
+        trainer_state.dcp.save = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(Exception) as caught:
+        learner.save(root)
+    return type(caught.value).__mro__, sorted(path.name for path in root.iterdir())
+
+
+def test_a_rank_killed_while_it_writes_leaves_the_checkpoint_before(tiny_qwen3, tmp_path):
+    root = tmp_path / "checkpoints"
+    (kind, left), second = on_ranks(2, tmp_path / "meeting", save_with_one_gone, tiny_qwen3, root)
+    assert second == GONE and Exception in kind, "an actor lives through an Exception only"
+    assert left == ["step_1"] and checkpoints.latest(root) == root / "step_1"
+
+
+def save_without_room(ranks, folder, root):
+    learner = Learner(KINDS["full"], folder, ranks=ranks)
+    learner.begin_stage(0, DEMONSTRATIONS)
+    learner.learn(1)
+    if ranks.rank == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    with pytest.raises(OSError) as caught:
+        learner.save(root)
+    return str(caught.value), list(root.iterdir())
+
+
+def test_a_rank_that_cannot_write_its_part_is_named_on_all_ranks(tiny_qwen3, tmp_path):
+    (first, left), (second, _) = on_ranks(2, tmp_path / "meeting", save_without_room, tiny_qwen3, tmp_path / "checkpoints")
+    assert first == second and first.startswith("shards of the checkpoint: rank 1: ") and left == []

@@ -15,7 +15,7 @@ import pytest
 import ray
 
 from runner import gang as gangs
-from runner import preflight
+from runner import learner_group, preflight
 from runner.assignment import Assignment, Bundle, Refused, from_claim, local_grant, open_bank
 from runner.checkpointing import Checkpointer
 from runner.contract.bank import Task, write_bank
@@ -290,6 +290,42 @@ def test_engines_that_make_room_sleep_from_the_first_step_learned_to_the_next_pu
     gang.wake()
     gang.wake()
     assert said == (["sleep", "learn", "learn", "release", "wake"] if makes_room else ["learn", "learn"])
+
+
+# ---------------------------------------------------------------- several processes of one learner
+def learners_that(monkeypatch, *outcomes):
+    """A group whose processes answer with `outcomes`, the last first; those that are exceptions are raised."""
+
+    def get(reference):
+        if isinstance(outcomes[reference], Exception):
+            raise outcomes[reference]
+        return outcomes[reference]
+
+    monkeypatch.setattr(learner_group.ray, "get", get)
+    monkeypatch.setattr(learner_group.ray, "wait", lambda references, timeout: (references[-1:], references[:-1]))
+    names = ["learner", *(f"learner-{rank}" for rank in range(1, len(outcomes)))]
+    return LearnerGroup(dict.fromkeys(names), lambda references: (references[-1:], references[:-1]))
+
+
+FAILED = ray.exceptions.RayTaskError("learn", "model.max_length: too long", ValueError())
+
+
+def test_the_first_process_answers_for_all(monkeypatch):
+    assert learners_that(monkeypatch, "metrics", None, None).wait([0, 1, 2]) == "metrics"
+
+
+@pytest.mark.parametrize("outcomes", [("metrics", FAILED), (FAILED, FAILED, FAILED), (FAILED, None)])
+def test_what_one_process_raised_is_what_the_learner_raised(monkeypatch, outcomes):
+    with pytest.raises(ValueError, match="model.max_length: too long"):
+        learners_that(monkeypatch, *outcomes).wait(list(range(len(outcomes))))
+
+
+@pytest.mark.parametrize(("place", "told"), [(0, "the learner's process is gone"), (1, "the learner's process learner-1 is gone")])
+def test_a_process_that_is_gone_is_the_reason_of_what_the_others_raise(monkeypatch, place, told):
+    outcomes = [FAILED, FAILED, FAILED]
+    outcomes[place] = ray.exceptions.RayActorError()
+    with pytest.raises(gangs.ProcessLost, match=told):
+        learners_that(monkeypatch, *outcomes).wait([0, 1, 2])
 
 
 # ---------------------------------------------------------------- checkpoints

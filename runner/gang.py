@@ -87,7 +87,7 @@ class Learned:
 
 
 class LearnerActor(_Process):
-    """A process of the learner. Torch is imported by `resolve` or `meet`, after the thread count is set."""
+    """A process of the learner. Torch is imported by `host` or `resolve`, after the thread count is set."""
 
     def __init__(self, assignment: Assignment, bank: bytes, rank: int = 0):
         _limit_threads(assignment.config.resources.learner_threads)

@@ -47,7 +47,7 @@ def export_weights(network: torch.nn.Module, version: int, keep: bool = True) ->
     dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
     arrays = {}
     for name, tensor in tensors.items():
-        found = whole(tensor)
+        found = whole(tensor.detach())
         if keep:
             arrays[name] = to_array(found)
     return Weights(version, arrays, dtypes) if keep else None

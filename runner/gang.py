@@ -160,6 +160,15 @@ class LearnerActor(_Process):
         written = self.learner.save(root, extra=extra)
         return written.path, asdict(written.manifest)
 
+    def begin_save(self, root: Path, extra: dict[str, Any]) -> None:
+        """Write the checkpoint while steps go on; `saved` says when it is over."""
+        self.learner.begin_save(root, extra=extra)
+
+    def saved(self) -> tuple[Path, dict[str, Any]] | None:
+        """Folder and manifest of the checkpoint that was begun, None while it is being written."""
+        written = self.learner.saved()
+        return written and (written.path, asdict(written.manifest))
+
 
 def _refusal(error: ValueError) -> Refused:
     """A model's error as the driver can read it without torch; its message begins with the field it is about."""
@@ -249,6 +258,14 @@ class Gang:
     def save(self, root: Path, extra: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
         """Write a checkpoint; its folder and manifest."""
         return self.wait(self.learners.ask("save", root, extra))
+
+    def begin_save(self, root: Path, extra: dict[str, Any]) -> None:
+        """Begin to write a checkpoint beside the steps that follow."""
+        self.wait(self.learners.ask("begin_save", root, extra))
+
+    def saved(self) -> tuple[Path, dict[str, Any]] | None:
+        """Folder and manifest of the checkpoint that was begun, None while it is being written."""
+        return self.wait(self.learners.ask("saved"))
 
     def wait(self, call: Call) -> Any:
         """The result of a learner's call. Raises ProcessLost when a process of it is gone, or what the call raised."""

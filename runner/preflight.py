@@ -68,7 +68,8 @@ def _check_memory(config: RunConfig, parameters: int) -> None:
     weights = parameters * _dtype_bytes(config)
     workers, learners = config.resources.rollout_workers, config.resources.learner_processes
     moments = 0 if config.model.adapter.type == "lora" else parameters * (_checkpoint_bytes(config) - _dtype_bytes(config) + GRADIENT_BYTES)
-    needed = (weights + PROCESS_BYTES) * (workers + learners) + moments
+    copied = parameters * _checkpoint_bytes(config) if config.checkpoints.in_background else 0
+    needed = (weights + PROCESS_BYTES) * (workers + learners) + moments + copied
     available = psutil.virtual_memory().available
     if needed > available:
         learner = "a learner" if learners == 1 else f"{learners} learner processes"

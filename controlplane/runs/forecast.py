@@ -102,9 +102,12 @@ def memory(config: RunConfig, facts: ModelFacts) -> dict | None:
     workers, learners = config.resources.rollout_workers, config.resources.learner_processes
     learner = facts.parameters * width + trained * (width + ADAM_BYTES) // learners + PROCESS_BYTES
     worker = facts.parameters * width + PROCESS_BYTES
-    total = learners * learner + workers * worker + PROCESS_BYTES
+    copied = checkpoint_bytes(config, facts) if config.checkpoints.in_background else 0
+    total = learners * learner + workers * worker + copied + PROCESS_BYTES
     available = cluster.total_memory()
     first = f"learner {size(learner)}" if learners == 1 else f"{learners} learner processes of {size(learner)}"
+    if copied:
+        first += f", a checkpoint being written {size(copied)}"
     sentence = f"{first}, {workers} worker{'s' * (workers != 1)} of {size(worker)}, driver {size(PROCESS_BYTES)}: {size(total)} without activations"
     if available:
         sentence += f"; the cluster has {size(available)}"

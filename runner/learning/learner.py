@@ -10,7 +10,8 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from runner.learning.logprobs import score_sequences
 from runner.learning.optimizer import MasterAdamW, learning_rate
 from runner.learning.ranks import ALONE, Alone
 from runner.learning.trainer import Reference, ShardedReference, update
-from runner.learning.trainer_state import read_counters, read_state, write_state
+from runner.learning.trainer_state import TrainerState, read_counters, read_state, write_state
 from runner.learning.weights import export_weights, gather, trainable
 from runner.methods.base import Method
 from runner.methods.gigpo import Gigpo
@@ -62,6 +63,16 @@ class CheckpointWritten:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint is made of. `weights` are whole and in host memory; None are the network's own."""
+
+    manifest: checkpoints.Manifest
+    extra: dict[str, Any]
+    weights: dict[str, torch.Tensor] | None
+    trainer: TrainerState
+
+
 class Learner:
     """`folder` is the checked model folder of `config.model.source`. Steps are numbered from 1 over all stages."""
 
@@ -78,6 +89,8 @@ class Learner:
         self.method: Method | None = None
         self.optimizer: MasterAdamW | None = None
         self.reference: Reference | None = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._saving: Future[CheckpointWritten] | None = None
         torch.manual_seed(config.seed)
 
     def _load(self, folder: Path, adapter: Path | None = None) -> torch.nn.Module:
@@ -164,8 +177,31 @@ class Learner:
 
         Every rank writes its part into the folder of the first, which completes the checkpoint when all have.
         """
-        started = time.perf_counter()
-        manifest = checkpoints.Manifest(
+        return self._write(root, self._snapshot(extra or {}), time.perf_counter())
+
+    def begin_save(self, root: Path, *, extra: dict[str, Any] | None = None) -> None:
+        """`save` while steps go on: what is written is copied now. One at a time; `saved` says when it is over."""
+        if self._saving:
+            raise RuntimeError(f"step {self.completed}: a checkpoint is being written; wait until `saved` returns it")
+        started, weights = time.perf_counter(), gather(self.network, keep=self.ranks.first)
+        snapshot = self._snapshot(extra or {}, weights)
+        self._saving = self._writer.submit(self._write, root, replace(snapshot, trainer=snapshot.trainer.copied()), started)
+
+    def saved(self) -> CheckpointWritten | None:
+        """What `begin_save` began to write, once it is written; None until then. Raises what kept it from being written."""
+        if not self._saving.done():
+            return None
+        saving, self._saving = self._saving, None
+        return saving.result()
+
+    def _snapshot(self, extra: dict[str, Any], weights: dict[str, torch.Tensor] | None = None) -> Snapshot:
+        if weights is None and self.ranks.size > 1:
+            weights = gather(self.network, keep=self.ranks.first)
+        counters = {"completed": self.completed, "stage": self.stage_index, "first_step": self.first_step}
+        return Snapshot(self._manifest(), extra, weights, TrainerState.of(counters, self.optimizer, self.reference, self.ranks))
+
+    def _manifest(self) -> checkpoints.Manifest:
+        return checkpoints.Manifest(
             step=self.completed,
             stage=self.stage_index,
             stage_type=self.stage.type,
@@ -181,21 +217,21 @@ class Learner:
             versions={"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__},
             rng={"seed": self.config.seed, "torch": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()},
         )
+
+    def _write(self, root: Path, snapshot: Snapshot, started: float) -> CheckpointWritten:
         if self.ranks.first:
-            path = checkpoints.write(root, manifest, lambda folder: self._write(self.ranks.told(folder), extra or {}))
+            path = checkpoints.write(root, snapshot.manifest, lambda folder: self._fill(self.ranks.told(folder), snapshot))
         else:
-            path = root / f"step_{manifest.step}"
-            self._write(self.ranks.told(None), extra or {})
+            path = root / f"step_{snapshot.manifest.step}"
+            self._fill(self.ranks.told(None), snapshot)
         self.ranks.told(None)
         return CheckpointWritten(path, checkpoints.read_manifest(path), time.perf_counter() - started)
 
-    def _write(self, folder: Path, extra: dict[str, Any]) -> None:
-        weights = gather(self.network, keep=self.ranks.first) if self.ranks.size > 1 else None
+    def _fill(self, folder: Path, snapshot: Snapshot) -> None:
         if self.ranks.first:
-            self._export(folder, weights)
-            (folder / "driver.json").write_text(json.dumps(extra, sort_keys=True, allow_nan=False))
-        counters = {"completed": self.completed, "stage": self.stage_index, "first_step": self.first_step}
-        write_state(folder / "trainer", counters, self.optimizer, self.reference, self.ranks)
+            self._export(folder, snapshot.weights)
+            (folder / "driver.json").write_text(json.dumps(snapshot.extra, sort_keys=True, allow_nan=False))
+        write_state(folder / "trainer", snapshot.trainer, self.ranks)
 
     def _export(self, folder: Path, weights: dict[str, torch.Tensor] | None) -> None:
         """A folder that transformers or peft reads, of `weights` or the network's own."""

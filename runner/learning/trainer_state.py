@@ -8,6 +8,7 @@ number of ranks.
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from runner.learning.optimizer import MasterAdamW
 from runner.learning.ranks import Alone
@@ -24,23 +26,45 @@ from runner.learning.weights import part_of
 STATE, REFERENCE, SHARDS = "state.pt", "reference.safetensors", "shards"
 
 
-def write_state(folder: Path, counters: dict[str, int], optimizer: MasterAdamW, reference: Reference | None, ranks: Alone) -> None:
+@dataclass(frozen=True)
+class TrainerState:
+    """What goes into the folder: `state` is state.pt, the others lie beside it; a single process has no shards, several have no reference."""
+
+    state: dict[str, Any]
+    reference: dict[str, Tensor]
+    shards: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, counters: dict[str, int], optimizer: MasterAdamW, reference: Reference | None, ranks: Alone) -> "TrainerState":
+        """The tensors themselves, which the next step changes."""
+        state = {"counters": counters, "rng": torch.get_rng_state()}
+        if ranks.size > 1:
+            return cls({**state, "optimizer": {"names": optimizer.names}}, {}, _parts(optimizer, reference))
+        return cls({**state, "optimizer": optimizer.state()}, reference.frozen if reference else {}, {})
+
+    def copied(self) -> "TrainerState":
+        """The same in host memory, where no step changes it."""
+        stager = DefaultStager(StagingOptions(False, False, False, False))
+        return TrainerState(stager.stage(self.state), stager.stage(self.reference), stager.stage(self.shards))
+
+
+def write_state(folder: Path, held: TrainerState, ranks: Alone) -> None:
     """Fill `folder`; every rank must ask. Raises OSError on all of them when one could not write its part."""
     if ranks.size > 1:
         with _told_as_oserror():
             # Flushed by the rank that wrote it: no other need be able to.
-            dcp.save(_parts(optimizer, reference), storage_writer=dcp.FileSystemWriter(folder / SHARDS, sync_files=True))
+            writer = dcp.FileSystemWriter(folder / SHARDS, sync_files=True)
+            dcp.save(held.shards, storage_writer=writer, process_group=ranks.writers)
     if not ranks.first:
         return
     folder.mkdir(exist_ok=True)
-    held = {"names": optimizer.names} if ranks.size > 1 else optimizer.state()
-    torch.save({"counters": counters, "rng": torch.get_rng_state(), "optimizer": held}, folder / STATE)
-    if reference and ranks.size == 1:
-        save_file({name: tensor.contiguous() for name, tensor in reference.frozen.items()}, folder / REFERENCE)
+    torch.save(held.state, folder / STATE)
+    if held.reference:
+        save_file({name: tensor.contiguous() for name, tensor in held.reference.items()}, folder / REFERENCE)
 
 
 def read_counters(folder: Path, device: str) -> dict[str, Any]:
-    """What `write_state` put into state.pt: `counters`, `rng`, `optimizer`."""
+    """What is in state.pt: `counters`, `rng`, `optimizer`."""
     return torch.load(folder / STATE, map_location=device, weights_only=True)
 
 

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -180,6 +181,37 @@ def test_what_several_ranks_wrote_is_a_model_like_any(tiny_llama, tmp_path):
     with torch.no_grad():
         table = torch.log_softmax(model(torch.tensor([PROBE[0]])).logits[0], -1)[:-1]
     np.testing.assert_allclose(first["scores"][0][1:], table.gather(-1, torch.tensor(PROBE[0][1:])[:, None])[:, 0], atol=1e-5)
+
+
+def learn_while_writing(ranks, config, folder, batches, root):
+    """The same checkpoint, written at once and beside the two steps that follow."""
+    learner = Learner(config, folder, ranks=ranks)
+    learned(learner, batches, SFT_STEPS + 1)
+    learner.save(root / "at once", extra={"best": 0.5})
+    learner.begin_save(root / "beside", extra={"best": 0.5})
+    with pytest.raises(RuntimeError, match="is being written"):
+        learner.begin_save(root / "beside")
+    after = learned(learner, batches, SFT_STEPS + 3)
+    while not (written := learner.saved()):
+        time.sleep(0.01)
+    return after, written.manifest.step
+
+
+@pytest.mark.parametrize("kind, size", [("full", 1), ("full", 2), ("lora", 2), ("bfloat16", 1)])
+def test_a_checkpoint_written_beside_the_next_steps_is_that_of_its_own(tiny_qwen3, tmp_path, sampled, kind, size):
+    asked = (KINDS[kind], tiny_qwen3, sampled(kind), tmp_path)
+    (after, step), *_ = on_ranks(2, tmp_path / "meeting", learn_while_writing, *asked) if size > 1 else [learn_while_writing(ALONE, *asked)]
+    assert step == SFT_STEPS + 1
+    paths = [tmp_path / name / f"step_{step}" for name in ("at once", "beside")]
+    files = [{entry.path: entry for entry in checkpoints.verify(path).files} for path in paths]
+    assert files[0].keys() == files[1].keys()
+    weights = [path for path in files[0] if path.endswith(("model.safetensors", "reference.safetensors"))]
+    assert weights and all(files[0][path] == files[1][path] for path in weights)
+    resumed = [learn_on(ALONE, *asked[:3], SFT_STEPS + 3, None, path) for path in paths]
+    assert_alike(*resumed, tolerance=0)
+    if size == 1:
+        resumed[0]["history"], resumed[0]["samples"] = after["history"], after["samples"]
+        assert_alike(after, resumed[0], tolerance=0)
 
 
 def save_with_one_gone(ranks, folder, root):

@@ -6,6 +6,7 @@ import shutil
 import socket
 from collections import namedtuple
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -531,3 +532,54 @@ def test_a_bank_with_nothing_to_train_on_is_refused(config):
     with pytest.raises(Refused) as refused:
         open_bank(data, config)
     assert refused.value.pointer == "/environment/train_split"
+
+
+def background_checkpointer(assignment, tmp_path, *answers):
+    """Whose learner answers with `answers` when it is asked whether the checkpoint is written."""
+    left = list(answers)
+
+    def saved():
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    rows, begun = Rows(), []
+    gang = SimpleNamespace(begin_save=lambda root, extra: begun.append(root), saved=saved)
+    checkpoints = assignment.config.checkpoints.model_copy(update={"in_background": True})
+    behind = replace(assignment, config=assignment.config.model_copy(update={"checkpoints": checkpoints}))
+    return Checkpointer(behind, gang, rows, Emitter(tmp_path / "spool", "driver")), rows
+
+
+def test_a_checkpoint_in_the_background_is_complete_when_it_is_written(assignment, tmp_path):
+    checkpointer, rows = background_checkpointer(assignment, tmp_path, None, None, (Path("/c/step_4"), {"step": 4}))
+    checkpointer.remember({"critic/score/mean": 0.5})
+    identifier = checkpointer.save(1, 4, {"trained_on": ["a"]})
+    checkpointer.remember({"critic/score/mean": 0.75})
+    checkpointer.look()
+    checkpointer.scored(identifier, {"val/accuracy": 0.25})
+    assert checkpointer.save(1, 4, {}) == identifier and [row["state"] for row in rows.rows] == ["writing"]
+    checkpointer.finish()
+    checkpointer.finish()
+    assert [row["state"] for row in rows.rows] == ["writing", "complete"]
+    told = rows.rows[1]
+    assert (told["path"], told["manifest"], told["trained_on"]) == ("/c/step_4", {"step": 4}, ["a"])
+    assert told["metrics"] == {"critic/score/mean": 0.5, "val/accuracy": 0.25}, "of its own step"
+    checkpointer.scored(identifier, {"val/accuracy": 0.5})
+    assert rows.rows[2]["metrics"]["val/accuracy"] == 0.5
+
+
+def test_the_next_checkpoint_waits_for_the_one_being_written(assignment, tmp_path):
+    checkpointer, rows = background_checkpointer(assignment, tmp_path, (Path("/c/step_4"), {"step": 4}))
+    first = checkpointer.save(1, 4, {})
+    checkpointer.save(1, 5, {})
+    assert [(row["step"], row["state"]) for row in rows.rows] == [(4, "writing"), (4, "complete"), (5, "writing")]
+    assert rows.rows[2]["parent"] == first
+
+
+def test_a_checkpoint_that_breaks_in_the_background_ends_the_run(assignment, tmp_path):
+    checkpointer, rows = background_checkpointer(assignment, tmp_path, OSError("disk full"))
+    checkpointer.save(1, 4, {})
+    with pytest.raises(OSError):
+        checkpointer.look()
+    assert [row["state"] for row in rows.rows] == ["writing", "broken"] and "disk full" in rows.rows[1]["reason"]

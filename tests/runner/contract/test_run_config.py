@@ -176,3 +176,9 @@ def test_learner_processes_stay_unwritten_where_there_is_one_and_need_a_gpu_each
     few = {"learner_processes": 2, "rollout_workers": 2, "gpus": 3}
     assert "ask for 4" in refused({**MINIMAL, "resources": few})["/resources/gpus"]
     assert parse({**MINIMAL, "resources": {**few, "gpus": 4}}).resources.gpus == 4
+
+
+def test_checkpoints_in_the_background_stay_unwritten_where_they_are_not():
+    assert canonical_bytes(parse({**MINIMAL, "checkpoints": {"in_background": False}})) == canonical_bytes(parse(MINIMAL))
+    stored = json.loads(canonical_bytes(parse({**MINIMAL, "checkpoints": {"in_background": True}})))
+    assert stored["checkpoints"]["in_background"] is True and parse(stored).checkpoints.in_background

@@ -17,7 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from runner.assignment import Assignment, Bank, Refused
-from runner.gang_errors import CLUSTER_GONE, GONE, GangError, ProcessLost, Unwanted  # noqa: F401: others know them from here
+from runner.gang_errors import GONE, GangError, ProcessLost, Unwanted
 from runner.learner_group import Call, LearnerGroup
 from runner.reporting.heartbeat import Component
 from runner.rollouts.dispatcher import WorkerLost

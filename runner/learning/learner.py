@@ -207,9 +207,10 @@ class Learner:
             stage_type=self.stage.type,
             policy_version=self.completed,
             adapter=self.adapter,
-            config_hash=training_hash(self.config),
+            config_hash=training_hash(self.config, self.config.resources.gpus),
             topology={
                 "learners": self.ranks.size,
+                "gpus": self.config.resources.gpus,
                 "rollout_workers": self.config.resources.rollout_workers,
                 "threads": torch.get_num_threads(),
                 "device": self.device,
@@ -247,7 +248,7 @@ class Learner:
         Raises BrokenCheckpoint, or ValueError when it was written under another configuration.
         """
         manifest = checkpoints.verify(path)
-        if manifest.config_hash != training_hash(self.config):
+        if manifest.config_hash != training_hash(self.config, manifest.topology.get("gpus", self.config.resources.gpus)):
             raise ValueError(
                 f"{path.name}: written under another configuration; start a new run with this checkpoint as model.source instead"
             )
@@ -261,7 +262,7 @@ class Learner:
         return json.loads((path / "driver.json").read_text())
 
 
-def training_hash(config: RunConfig) -> str:
-    """Of what is trained: the number of processes that share the work may change from one attempt to the next."""
-    resources = config.resources.model_copy(update={"learner_processes": 1})
+def training_hash(config: RunConfig, gpus: int) -> str:
+    """Of what is trained, on any number of learner processes; `gpus` are the writer's, since theirs may change with it."""
+    resources = config.resources.model_copy(update={"learner_processes": 1, "gpus": gpus})
     return digest(canonical_bytes(config.model_copy(update={"resources": resources})))

@@ -23,6 +23,7 @@ from runner.contract.bank import Task, write_bank
 from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.parse import parse
 from runner.contract.termination import Termination
+from runner.gang_errors import ProcessLost
 from runner.learner_group import LearnerGroup
 from runner.policies.base import SamplingParams
 from runner.reporting.emitter import Emitter
@@ -325,7 +326,7 @@ def test_what_one_process_raised_is_what_the_learner_raised(monkeypatch, outcome
 def test_a_process_that_is_gone_is_the_reason_of_what_the_others_raise(monkeypatch, place, told):
     outcomes = [FAILED, FAILED, FAILED]
     outcomes[place] = ray.exceptions.RayActorError()
-    with pytest.raises(gangs.ProcessLost, match=told):
+    with pytest.raises(ProcessLost, match=told):
         learners_that(monkeypatch, *outcomes).wait([0, 1, 2])
 
 

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import time
+from threading import Event
 
 import numpy as np
 import pytest
@@ -188,10 +189,15 @@ def learn_while_writing(ranks, config, folder, batches, root):
     learner = Learner(config, folder, ranks=ranks)
     learned(learner, batches, SFT_STEPS + 1)
     learner.save(root / "at once", extra={"best": 0.5})
+    # Nothing is written before the steps have been made.
+    made = Event()
+    learner._writer.submit(made.wait)
     learner.begin_save(root / "beside", extra={"best": 0.5})
     with pytest.raises(RuntimeError, match="is being written"):
         learner.begin_save(root / "beside")
     after = learned(learner, batches, SFT_STEPS + 3)
+    assert learner.saved() is None
+    made.set()
     while not (written := learner.saved()):
         time.sleep(0.01)
     return after, written.manifest.step

@@ -5,6 +5,7 @@ none makes an empty pass. The deal depends on lengths and order alone: every ran
 """
 
 from collections.abc import Sequence
+from heapq import heapreplace
 
 import numpy as np
 
@@ -53,11 +54,13 @@ def _deal_rows(bundles: Sequence[Bundle], max_tokens: int, ranks: int) -> list[l
 def _spread(bundles: Sequence[Bundle], max_tokens: int, count: int) -> list[Row] | None:
     """`count` rows, the longest bundle first into the emptiest; None when one would hold more than `max_tokens` in several bundles."""
     rows: list[Row] = [[] for _ in range(count)]
+    emptiest = [(0, index) for index in range(count)]
     for bundle in sorted(bundles, key=lambda item: (-item.tokens, item.members[0])):
-        row = min(rows, key=_tokens)
-        if row and _tokens(row) + bundle.tokens > max_tokens:
+        tokens, index = emptiest[0]
+        if tokens and tokens + bundle.tokens > max_tokens:
             return None
-        row.append(bundle)
+        rows[index].append(bundle)
+        heapreplace(emptiest, (tokens + bundle.tokens, index))
     return rows
 
 

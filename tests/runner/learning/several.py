@@ -1,4 +1,4 @@
-"""Several ranks of one learner as processes of their own, on gloo."""
+"""Several ranks of one learner as processes of their own, on gloo or with a GPU each."""
 
 import multiprocessing
 import traceback
@@ -18,12 +18,12 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.runner.learning.several", "runner.learning.learner"])
 
 
-def on_ranks(size: int, meeting: Path, scenario: Callable, *arguments) -> list[Any]:
+def on_ranks(size: int, meeting: Path, scenario: Callable, *arguments, device: str = "cpu") -> list[Any]:
     """What `scenario(ranks, *arguments)` returns on each of `size` ranks, GONE for one that ended; `meeting` is a file that is not there yet."""
     pipes, processes = [], []
     for rank in range(size):
         ours, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=_rank, args=(theirs, str(meeting), rank, size, scenario, arguments), daemon=True)
+        process = CONTEXT.Process(target=_rank, args=(theirs, str(meeting), rank, size, device, scenario, arguments), daemon=True)
         process.start()
         theirs.close()
         pipes.append(ours)
@@ -49,10 +49,12 @@ def _answers(pipes: list) -> list[Any]:
     return [found[pipe] for pipe in pipes]
 
 
-def _rank(pipe, meeting: str, rank: int, size: int, scenario: Callable, arguments: tuple) -> None:
+def _rank(pipe, meeting: str, rank: int, size: int, device: str, scenario: Callable, arguments: tuple) -> None:
     torch.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
     try:
-        answer = False, scenario(Ranks(FileStore(meeting, size), rank, size), *arguments)
+        answer = False, scenario(Ranks(FileStore(meeting, size), rank, size, device), *arguments)
     except BaseException:
         answer = True, traceback.format_exc()
     pipe.send(answer)

@@ -57,8 +57,8 @@ def learned(learner, batches, until, root=None):
     return {"history": history, "samples": samples, "weights": learner.weights(), "scores": learner.score(PROBE), "path": path}
 
 
-def learn_on(ranks, config, folder, batches, until, root=None, resume=None):
-    learner = Learner(config, folder, ranks=ranks)
+def learn_on(ranks, config, folder, batches, until, root=None, resume=None, device="cpu"):
+    learner = Learner(config, folder, device=device, ranks=ranks)
     if resume:
         assert learner.restore(resume, DEMONSTRATIONS) == {"best": 0.5}
     return learned(learner, batches, until, root)

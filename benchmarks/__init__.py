@@ -15,4 +15,5 @@ NAMES = (
     "rollout_truth",
     "step",
     "learner",
+    "scaling",
 )

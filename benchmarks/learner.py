@@ -190,11 +190,12 @@ def place() -> str:
 
 
 @contextmanager
-def ours(shape: Shape, size: Size, sequences: list, checkpoint: bool) -> Iterator[Callable[[], object]]:
-    """The step that a run makes, given what it learns from."""
+def ours(shape: Shape, size: Size, sequences: list, checkpoint: bool, ranks=None) -> Iterator[Callable[[], object]]:
+    """The step that a run makes, given what it learns from; with `ranks` this process's part of it."""
     from runner.contract.run_config import GrpoStage, LearnerSettings, Optimizer
     from runner.learning.acceleration import accelerate
     from runner.learning.optimizer import MasterAdamW
+    from runner.learning.ranks import ALONE
     from runner.learning.trainer import update
     from runner.learning.weights import trainable
     from runner.methods.grpo import Grpo
@@ -202,9 +203,11 @@ def ours(shape: Shape, size: Size, sequences: list, checkpoint: bool) -> Iterato
 
     network = random_model(shape, size, PACKED_SDPA)
     accelerate(network, LearnerSettings(compile=size.compile, checkpoint_activations=checkpoint))
+    ranks = ranks or ALONE
+    ranks.shard(network)
     optimizer = MasterAdamW(trainable(network), Optimizer(learning_rate=1e-6))
     method = Grpo(GrpoStage(), seed=0, vocabulary=shape.vocabulary)
-    yield lambda: update(network, optimizer, sequences, method, 1e-6, size.micro_batch_tokens)
+    yield lambda: update(network, optimizer, sequences, method, 1e-6, size.micro_batch_tokens, ranks=ranks)
 
 
 @contextmanager

@@ -104,11 +104,13 @@ def from_claim(reply: dict[str, Any], attempt: str) -> Assignment:
 def local_grant(config: RunConfig) -> tuple[Bundle, ...]:
     """What the control plane would have granted, anywhere on the cluster; fewer GPUs than processes are shared by all of them."""
     resources = config.resources
-    processes = resources.rollout_workers + 1
+    processes = resources.rollout_workers + resources.learner_processes
     each = resources.gpus // processes or resources.gpus / processes
-    learner = Bundle("learner", cpus=resources.learner_cpus, gpus=resources.gpus - each * resources.rollout_workers)
+    # The first learner process takes what is left over.
+    first = resources.gpus - each * (processes - 1)
+    learners = (Bundle(name, cpus=resources.learner_cpus, gpus=each) for name in resources.learners[1:])
     workers = (Bundle(f"worker-{index}", cpus=resources.worker_cpus, gpus=each) for index in range(resources.rollout_workers))
-    return (Bundle("driver", cpus=resources.driver_cpus), learner, *workers)
+    return (Bundle("driver", cpus=resources.driver_cpus), Bundle("learner", cpus=resources.learner_cpus, gpus=first), *learners, *workers)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The processes of a run: one learner and n rollout workers as Ray actors in one placement group named after the attempt.
+"""The processes of a run: the learner's and n rollout workers as Ray actors in one placement group named after the attempt.
 
 Every actor registers its process id and start time. Actors belong to the driver: when it dies, however it dies, Ray ends them and gives
 the placement group back.
@@ -17,6 +17,8 @@ from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from runner.assignment import Assignment, Bank, Refused
+from runner.gang_errors import GONE, GangError, ProcessLost, Unwanted
+from runner.learner_group import Call, LearnerGroup
 from runner.reporting.devices import Device, Devices
 from runner.reporting.heartbeat import Component
 from runner.rollouts.dispatcher import WorkerLost
@@ -28,30 +30,6 @@ START_SECONDS = 300.0
 READY_SECONDS = 60.0
 ANSWER_SECONDS = 5.0
 MAX_REPLACEMENTS = 3
-GONE = (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError, ray.exceptions.OwnerDiedError, ray.exceptions.NodeDiedError)
-# What a dying cluster raises wherever it is asked something.
-CLUSTER_GONE = (
-    *GONE,
-    ray.exceptions.RaySystemError,
-    ray.exceptions.ObjectLostError,
-    ray.exceptions.RpcError,
-    ray.exceptions.LocalRayletDiedError,
-    ray.exceptions.ActorUnschedulableError,
-    ray.exceptions.ActorPlacementGroupRemoved,
-    ray.exceptions.TaskPlacementGroupRemoved,
-)
-
-
-class GangError(RuntimeError):
-    """The cluster did not give the run its processes; the message says which and what to look at."""
-
-
-class ProcessLost(GangError):
-    """A process of the gang is gone for no fault of the run: another attempt may go on from the last checkpoint."""
-
-
-class Unwanted(Exception):
-    """The run was asked to stop before its first step."""
 
 
 def connect(on_timeout: Callable[[str], None], namespace: str) -> str:
@@ -79,11 +57,6 @@ def head_answers(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def head_replaced(error: BaseException) -> bool:
-    """Whether a new head answered in place of the one that was joined: by its cluster's other id, which Ray calls failed authentication."""
-    return isinstance(error, ray.exceptions.AuthenticationError) and "WrongClusterID" in str(error)
 
 
 class _Process:
@@ -120,12 +93,22 @@ class Learned:
 
 
 class LearnerActor(_Process):
-    """The learner's process. Torch is imported by `resolve`, after the thread count is set."""
+    """A process of the learner. Torch is imported by `host` or `resolve`, after the thread count is set."""
 
-    def __init__(self, assignment: Assignment, bank: bytes):
+    def __init__(self, assignment: Assignment, bank: bytes, rank: int = 0):
         _limit_threads(assignment.config.resources.learner_threads)
-        self.assignment, self.bank = assignment, bank
+        self.assignment, self.bank, self.rank = assignment, bank, rank
         self.learner: Any = None
+        self.store: Any = None
+
+    def host(self) -> tuple[str, int]:
+        """Open the place where the learner's processes meet; its address and port."""
+        from torch.distributed import TCPStore
+
+        address = ray.util.get_node_ip_address()
+        # Any free port, bound here and now.
+        self.store = TCPStore(address, 0, self.assignment.config.resources.learner_processes, is_master=True, wait_for_workers=False)
+        return address, self.store.port
 
     def resolve(self) -> Path:
         """Find or build the model's folder. Raises Refused."""
@@ -139,7 +122,8 @@ class LearnerActor(_Process):
             raise _refusal(error) from None
         return found.path
 
-    def build(self, folder: Path, device: str = "cpu") -> None:
+    def build(self, folder: Path, device: str = "cpu", meeting: tuple[str, int] | None = None) -> None:
+        """Load the model. `meeting` is where the learner's processes meet, when there are several."""
         import torch
 
         from runner.learning.learner import Learner
@@ -147,17 +131,29 @@ class LearnerActor(_Process):
 
         torch.set_num_threads(self.assignment.config.resources.learner_threads)
         try:
-            self.learner = Learner(self.assignment.config, folder, device=device)
+            self.learner = Learner(self.assignment.config, folder, device=device, **self._ranks(meeting, device))
         except ModelError as error:
             raise _refusal(error) from None
 
-    def call(self, method: str, *arguments, **keywords) -> Any:
-        """Call the learner's `method`."""
-        return getattr(self.learner, method)(*arguments, **keywords)
+    def _ranks(self, meeting: tuple[str, int] | None, device: str) -> dict[str, Any]:
+        if meeting is None:
+            return {}
+        from torch.distributed import TCPStore
 
-    def learn(self, step: int, samples: Sequence[Sample] | None) -> Learned:
+        from runner.learning.ranks import Ranks
+
+        size = self.assignment.config.resources.learner_processes
+        store = self.store or TCPStore(*meeting, size, is_master=False)
+        return {"ranks": Ranks(store, self.rank, size, device)}
+
+    def call(self, method: str, *arguments, **keywords) -> Any:
+        """Call the learner's `method`; the first process answers for all."""
+        found = getattr(self.learner, method)(*arguments, **keywords)
+        return found if self.rank == 0 else None
+
+    def learn(self, step: int, samples: Sequence[Sample] | None) -> Learned | None:
         report = self.learner.learn(step, samples)
-        return Learned(report.metrics, report.samples, report.skipped)
+        return Learned(report.metrics, report.samples, report.skipped) if self.rank == 0 else None
 
     def release(self) -> None:
         """Give memory of the GPU that is kept for later back to the driver."""
@@ -169,6 +165,15 @@ class LearnerActor(_Process):
         """Folder and manifest of the checkpoint written."""
         written = self.learner.save(root, extra=extra)
         return written.path, asdict(written.manifest)
+
+    def begin_save(self, root: Path, extra: dict[str, Any]) -> None:
+        """Write the checkpoint while steps go on; `saved` says when it is over."""
+        self.learner.begin_save(root, extra=extra)
+
+    def saved(self) -> tuple[Path, dict[str, Any]] | None:
+        """Folder and manifest of the checkpoint that was begun, None while it is being written."""
+        written = self.learner.saved()
+        return written and (written.path, asdict(written.manifest))
 
 
 def _refusal(error: ValueError) -> Refused:
@@ -230,51 +235,56 @@ class Gang:
         self._weights: Any = None
         self._bank = ray.put(bank.data)
         self._tasks = ray.put([*bank.train, *bank.held_out])
-        self.learner = self._start("learner", LearnerActor, assignment, self._bank)
+        names = assignment.config.resources.learners
+        actors = {name: self._start(name, LearnerActor, assignment, self._bank, rank) for rank, name in enumerate(names)}
+        self.learners = LearnerGroup(actors, self._one_of)
         self.workers = [self._start_worker(index) for index in range(self.count)]
-        self._register(["learner", *self._names()], [self.learner, *self.workers])
+        self._register([*names, *self._names()], [*self.learners.actors, *self.workers])
         self._warming = [self.call(worker, "warm_up") for worker in range(self.count)]
 
     # ------------------------------------------------------------ learner
-    def learn(self, step: int, samples: Sequence[Sample] | None = None) -> Any:
-        """Start an optimizer step; `wait` for the reference gives a Learned. Engines that make room for it sleep until `wake`."""
+    def learn(self, step: int, samples: Sequence[Sample] | None = None) -> Call:
+        """Start an optimizer step; `wait` for the call gives a Learned. Engines that make room for it sleep until `wake`."""
         if self._makes_room and not self._asleep:
             self.every_worker("sleep")
             self._asleep = True
-        return self.learner.learn.remote(step, samples)
+        return self.learners.ask("learn", step, samples)
 
     def wake(self) -> None:
         """Bring back the engines that sleep."""
         if self._asleep:
-            self.wait(self.learner.release.remote())
+            self.wait(self.learners.ask("release"))
             self.every_worker("wake")
             self._asleep = False
 
-    def ask_learner(self, method: str, *arguments) -> Any:
-        """Start another call of the learner; returns a reference for `wait`."""
-        return self.learner.call.remote(method, *arguments)
+    def ask_learner(self, method: str, *arguments) -> Call:
+        """Start another call of the learner, for `wait`."""
+        return self.learners.ask("call", method, *arguments)
 
     def save(self, root: Path, extra: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
         """Write a checkpoint; its folder and manifest."""
-        return self.wait(self.learner.save.remote(root, extra))
+        return self.wait(self.learners.ask("save", root, extra))
 
-    def wait(self, reference) -> Any:
-        """The result of a learner's call. Raises GangError when its process is gone, or what the call raised."""
-        try:
-            return self._get(reference)
-        except ray.exceptions.RayTaskError as error:
-            raise error.as_instanceof_cause() from None
-        except GONE as error:
-            raise ProcessLost(f"the learner's process is gone: {error}") from error
+    def begin_save(self, root: Path, extra: dict[str, Any]) -> None:
+        """Begin to write a checkpoint beside the steps that follow."""
+        self.wait(self.learners.ask("begin_save", root, extra))
+
+    def saved(self) -> tuple[Path, dict[str, Any]] | None:
+        """Folder and manifest of the checkpoint that was begun, None while it is being written."""
+        return self.wait(self.learners.ask("saved"))
+
+    def wait(self, call: Call) -> Any:
+        """The result of a learner's call. Raises ProcessLost when a process of it is gone, or what the call raised."""
+        return self.learners.wait(call)
 
     def resolve_model(self) -> Path:
         """The model's folder, found or built by the learner."""
-        self._folder = self.wait(self.learner.resolve.remote())
+        self._folder = self.wait(self.learners.ask_first("resolve"))
         return self._folder
 
     def build(self) -> None:
         """Load the model on both sides, at once."""
-        learner = self.learner.build.remote(self._folder, self.device)
+        learner = self.learners.ask("build", self._folder, self.device, self._meeting())
         calls = [self.call(worker, "load_policy", self._folder, self.device) for worker in range(self.count)]
         self.wait(learner)
         for worker, call in enumerate(calls):
@@ -283,12 +293,21 @@ class Gang:
 
     def devices(self) -> dict[str, list[Device]]:
         """The GPUs of each process that has any, by the process's name. Raises GangError."""
-        actors = {"learner": self.learner, **dict(zip(self._names(), self.workers, strict=True))}
+        names = [*self.assignment.config.resources.learners, *self._names()]
+        actors = dict(zip(names, [*self.learners.actors, *self.workers], strict=True))
         asked = {name: actor.devices.remote() for name, actor in actors.items() if self.components[name].gpus}
         try:
             return {name: self._get(reference) for name, reference in asked.items()}
         except GONE as error:
             raise ProcessLost(f"a process was gone before it told of its GPUs: {error}") from error
+
+    def _meeting(self) -> tuple[str, int] | None:
+        """Where the learner's processes meet; one alone meets nobody."""
+        if len(self.learners.actors) == 1:
+            return None
+        host, port = self.wait(self.learners.ask_first("host"))
+        self.log("info", f"the learner's {len(self.learners.actors)} processes meet at {host}:{port}")
+        return host, port
 
     # ------------------------------------------------------------ workers
     def call(self, worker: int, method: str, *arguments) -> Any:
@@ -317,7 +336,11 @@ class Gang:
 
     def publish_weights(self) -> Any:
         """Put the learner's weights into the object store; what later workers start from, too."""
-        self._weights = self.ask_learner("weights")
+        call = self.ask_learner("weights")
+        if len(call) > 1:
+            # A process that is gone would make the first's answer an error that does not say so.
+            self.wait(call)
+        self._weights = call[0]
         return self._weights
 
     def replace(self, worker: int) -> None:
@@ -335,11 +358,19 @@ class Gang:
             self.result(worker, self.call(worker, "load_weights", self._weights))
 
     def _get(self, reference: Any) -> Any:
-        """Before the first step nothing is lost by giving up, and building a model may take minutes. Raises Unwanted."""
-        while not self._ready and not ray.wait([reference], timeout=0.5)[0]:
+        self._one_of([reference])
+        return ray.get(reference)
+
+    def _one_of(self, references: list) -> tuple[list, list]:
+        """Wait for one: (done, pending). Before the first step nothing is lost by giving up, and building a model may take minutes.
+
+        Raises Unwanted."""
+        if self._ready:
+            return (references, []) if len(references) == 1 else ray.wait(references)
+        while not (found := ray.wait(references, timeout=0.5))[0]:
             if self.unwanted():
                 raise Unwanted
-        return ray.get(reference)
+        return found
 
     def _result_or_again(self, worker: int, call: Any, method: str, arguments: Sequence) -> Any:
         try:
@@ -350,7 +381,7 @@ class Gang:
 
     def close(self) -> None:
         """End every actor and give the placement group back."""
-        for actor in [self.learner, *self.workers]:
+        for actor in [*self.learners.actors, *self.workers]:
             ray.kill(actor)
         ray.util.remove_placement_group(self.group)
 

@@ -90,6 +90,7 @@ class Loop:
                 if self.stop.asked:
                     self.around.control.state("stopping", "saving before the stop")
                     self._save_before_leaving()
+                    self.checkpointer.finish()
                     return "stopped"
         finally:
             self._tell_trained()
@@ -129,6 +130,7 @@ class Loop:
     def _leave(self, index: int) -> None:
         checkpoint = self._save(index)
         values = self._evaluate(f"after stage {index}", index, checkpoint) if self.evaluator else None
+        self.checkpointer.finish()
         self.emitter.event("stage_finished", self.step, {"stage": index, "step": self.step, "policy_version": self.step})
         if values:
             self._pass_gate(index, values)
@@ -163,6 +165,7 @@ class Loop:
         self.reported_seconds = time.perf_counter() - began
         self.checkpointer.remember(metrics)
         self.around.heartbeat.nudge()
+        self.checkpointer.look()
         self._after_step(stage, step, last)
 
     def _after_step(self, stage: int, step: int, last: int) -> None:

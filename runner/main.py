@@ -18,7 +18,8 @@ from runner import preflight
 from runner.assignment import Assignment, Bank, Refused, Resume, from_claim, local_grant, open_bank
 from runner.contract.evaluation_config import EvaluationConfig
 from runner.contract.parse import InvalidDocument, load_text, parse
-from runner.gang import CLUSTER_GONE, Gang, ProcessLost, Unwanted, connect, head_answers, head_replaced
+from runner.gang import Gang, connect, head_answers
+from runner.gang_errors import CLUSTER_GONE, ProcessLost, Unwanted, head_replaced
 from runner.loop import Loop, Surroundings
 from runner.reporting.control import ClaimRefused, Control, NoControl, Unreachable
 from runner.reporting.emitter import Emitter

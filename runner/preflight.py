@@ -70,12 +70,14 @@ def check_room(assignment: Assignment, model: Path) -> None:
 
 def _check_memory(config: RunConfig, parameters: int) -> None:
     weights = parameters * _dtype_bytes(config)
-    workers = config.resources.rollout_workers
+    workers, learners = config.resources.rollout_workers, config.resources.learner_processes
     moments = 0 if config.model.adapter.type == "lora" else parameters * (_checkpoint_bytes(config) - _dtype_bytes(config) + GRADIENT_BYTES)
-    needed = weights * (workers + 1) + moments + PROCESS_BYTES * (workers + 1)
+    copied = parameters * _checkpoint_bytes(config) if config.checkpoints.in_background else 0
+    needed = (weights + PROCESS_BYTES) * (workers + learners) + moments + copied
     available = psutil.virtual_memory().available
     if needed > available:
-        message = f"a learner and {workers} workers need about {_gib(needed)} of memory, this node has {_gib(available)}; "
+        learner = "a learner" if learners == 1 else f"{learners} learner processes"
+        message = f"{learner} and {workers} workers need about {_gib(needed)} of memory, this node has {_gib(available)}; "
         raise Refused(message + "use fewer workers, a smaller model or an adapter", "/resources/rollout_workers", workers)
 
 

@@ -14,7 +14,7 @@ MILLI = Decimal("0.001")
 
 @dataclass(frozen=True)
 class Bundle:
-    """One process group of a gang: `name` is driver, learner or worker-i. `node` is the only one that will do; empty takes any."""
+    """One process group of a gang: `name` is driver, learner, learner-i or worker-i. `node` is the only one that will do; empty takes any."""
 
     name: str
     cpus: Decimal
@@ -106,12 +106,15 @@ def total(bundles: Iterable[Bundle]) -> Amount:
     return sum((Amount(bundle.cpus, bundle.gpus) for bundle in bundles), Amount())
 
 
-def gang(rollout_workers: int, worker_cpus: float, learner_cpus: float, driver_cpus: float, gpus: int) -> tuple[Bundle, ...]:
-    """The bundles of a run. GPUs are dealt evenly, whole ones only; the learner takes what is left over."""
-    each = gpus // (rollout_workers + 1)
+def gang(
+    rollout_workers: int, worker_cpus: float, learner_cpus: float, driver_cpus: float, gpus: int, learner_processes: int = 1
+) -> tuple[Bundle, ...]:
+    """The bundles of a run. GPUs are dealt evenly, whole ones only; the learner's first process takes what is left over."""
+    each = gpus // (rollout_workers + learner_processes)
     workers = [Bundle(f"worker-{index}", _share(worker_cpus), each) for index in range(rollout_workers)]
-    learner = Bundle("learner", _share(learner_cpus), gpus - each * rollout_workers)
-    return (Bundle("driver", _share(driver_cpus)), learner, *workers)
+    others = [Bundle(f"learner-{rank}", _share(learner_cpus), each) for rank in range(1, learner_processes)]
+    learner = Bundle("learner", _share(learner_cpus), gpus - each * len([*workers, *others]))
+    return (Bundle("driver", _share(driver_cpus)), learner, *others, *workers)
 
 
 def alone(cpus: float, node: str = "") -> tuple[Bundle, ...]:

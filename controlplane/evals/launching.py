@@ -111,14 +111,16 @@ def _check_model(config: EvaluationConfig, team, found: preflight.Findings) -> N
     preflight.check_model(config, team, found)
     if source.type != "checkpoint":
         return found.warn("/model/source", "this is a base model, not a checkpoint of a run; the result says so", source.type)
-    topology = _topology(source.checkpoint) if found.facts else {}
-    if (writers := topology.get("learners", 1)) != 1:
-        told = f"was written by {writers} learners, an evaluation loads it with one; evaluate it with the writers' topology, or export it whole"
+    if found.facts and not _is_whole(manifest := Checkpoint.objects.get(pk=source.checkpoint).manifest):
+        writers = manifest["topology"]["learners"]
+        told = f"was written by {writers} learners and holds no whole weights in model/ or adapter/; export it whole"
         found.refuse("/model/source/checkpoint", told, source.checkpoint)
 
 
-def _topology(checkpoint: str) -> dict:
-    return Checkpoint.objects.get(pk=checkpoint).manifest.get("topology") or {}
+def _is_whole(manifest: dict) -> bool:
+    """Whether the weights lie in files that one process reads: learner processes beyond the first add to trainer/ only."""
+    several = (manifest.get("topology") or {}).get("learners", 1) != 1
+    return not several or any(entry["path"].startswith(("model/", "adapter/")) for entry in manifest["files"])
 
 
 def _pinned(config: EvaluationConfig, version: BankVersion, found: preflight.Findings) -> EvaluationConfig:

@@ -45,7 +45,8 @@ class Disk:
 
 def bundles(resources: Resources) -> tuple[Bundle, ...]:
     """The gang that `resources` asks for."""
-    return gang(resources.rollout_workers, resources.worker_cpus, resources.learner_cpus, resources.driver_cpus, resources.gpus)
+    shares = resources.worker_cpus, resources.learner_cpus, resources.driver_cpus
+    return gang(resources.rollout_workers, *shares, resources.gpus, resources.learner_processes)
 
 
 def trainable_parameters(config: RunConfig, facts: ModelFacts) -> int | None:
@@ -97,16 +98,23 @@ def existing(path: Path) -> Path:
 
 
 def memory(config: RunConfig, facts: ModelFacts) -> dict | None:
-    """Bytes of weights, gradients, Adam moments and processes; activations come on top and depend on micro_batch_tokens."""
+    """Bytes of weights, gradients, Adam moments and processes; activations come on top and depend on micro_batch_tokens.
+
+    Of several learner processes each loads all weights and keeps its part of the rest.
+    """
     if facts.parameters is None:
         return None
     width, trained = BYTES[config.model.dtype], trainable_parameters(config, facts)
-    workers = config.resources.rollout_workers
-    learner = facts.parameters * width + trained * (width + ADAM_BYTES) + PROCESS_BYTES
+    workers, learners = config.resources.rollout_workers, config.resources.learner_processes
+    learner = facts.parameters * width + trained * (width + ADAM_BYTES) // learners + PROCESS_BYTES
     worker = facts.parameters * width + PROCESS_BYTES
-    total = learner + workers * worker + PROCESS_BYTES
+    copied = checkpoint_bytes(config, facts) if config.checkpoints.in_background else 0
+    total = learners * learner + workers * worker + copied + PROCESS_BYTES
     available = cluster.total_memory()
-    sentence = f"learner {size(learner)}, {workers} worker{'s' * (workers != 1)} of {size(worker)}, driver {size(PROCESS_BYTES)}: {size(total)} without activations"
+    first = f"learner {size(learner)}" if learners == 1 else f"{learners} learner processes of {size(learner)}"
+    if copied:
+        first += f", a checkpoint being written {size(copied)}"
+    sentence = f"{first}, {workers} worker{'s' * (workers != 1)} of {size(worker)}, driver {size(PROCESS_BYTES)}: {size(total)} without activations"
     if available:
         sentence += f"; the cluster has {size(available)}"
     return {"learner": learner, "worker": worker, "total": total, "available": available, "sentence": sentence}

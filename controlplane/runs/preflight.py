@@ -256,7 +256,7 @@ def check_engine(config: RunConfig, found: Findings) -> None:
     asked = config.resources
     if config.engine.type == "transformers" or not asked.gpus:
         return
-    least = asked.rollout_workers + 1
+    least = asked.rollout_workers + asked.learner_processes
     if asked.gpus < least:
         workers = f"{asked.rollout_workers} worker{'s' * (asked.rollout_workers > 1)}"
         told = f"{asked.gpus} for {workers} and the learner leaves a worker without one, and {config.engine.type} needs one in each"

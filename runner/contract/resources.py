@@ -1,11 +1,11 @@
 """What a run asks of the cluster, and what generates its episodes there."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_serializer, model_validator
 
 from runner.contract.canonical import Document
-from runner.contract.setting import setting
+from runner.contract.setting import at_field, setting
 
 
 class TransformersEngine(Document):
@@ -41,15 +41,43 @@ class Resources(Document):
 
     rollout_workers: int = setting(2, "Processes that generate episodes.", ge=1, le=1024)
     worker_cpus: float = setting(0.5, "Processor share of each rollout worker.", gt=0, le=1024)
-    learner_cpus: float = setting(0.8, "Processor share of the learner.", gt=0, le=1024)
+    learner_cpus: float = setting(0.8, "Processor share of each learner process.", gt=0, le=1024)
+    learner_processes: int = setting(
+        1,
+        "Processes that share the learner's weights and work; on GPUs one each.",
+        ge=1,
+        le=1024,
+        level="advanced",
+    )
     driver_cpus: float = setting(0.2, "Processor share of the driver.", gt=0, le=64, level="advanced")
     gpus: int = setting(0, "GPUs for the whole run.", ge=0, le=4096)
     worker_threads: int = setting(
         1, "Torch threads of each rollout worker; part of what makes a run repeatable.", ge=1, le=256, level="advanced"
     )
-    learner_threads: int = setting(2, "Torch threads of the learner.", ge=1, le=256, level="advanced")
+    learner_threads: int = setting(2, "Torch threads of each learner process.", ge=1, le=256, level="advanced")
+
+    @model_validator(mode="after")
+    def _a_gpu_each(self) -> Self:
+        least = self.learner_processes + self.rollout_workers
+        if self.learner_processes > 1 and 0 < self.gpus < least:
+            asked = f"{self.learner_processes} learner processes and {self.rollout_workers} rollout workers"
+            raise at_field(["gpus"], self.gpus, f"{self.gpus} leaves one of {asked} without a GPU; ask for {least}, or for fewer of them")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _written(self, write) -> dict[str, Any]:
+        document = write(self)
+        # Younger than many stored documents: unwritten where it is the default, so that their bytes and hashes stay.
+        if self.learner_processes == 1:
+            document.pop("learner_processes", None)
+        return document
+
+    @property
+    def learners(self) -> list[str]:
+        """Names of the learner's processes; the first speaks for all."""
+        return ["learner", *(f"learner-{rank}" for rank in range(1, self.learner_processes))]
 
     @property
     def cpus(self) -> float:
         """Processor shares of the whole gang."""
-        return round(self.rollout_workers * self.worker_cpus + self.learner_cpus + self.driver_cpus, 3)
+        return round(self.rollout_workers * self.worker_cpus + self.learner_processes * self.learner_cpus + self.driver_cpus, 3)

@@ -389,9 +389,18 @@ class Checkpoints(Document):
     every_steps: int | None = setting(
         None, "Every n steps; null only at stage ends, on stop, and with each evaluation.", ge=1, le=10_000_000, unit="steps"
     )
+    in_background: bool = setting(False, "Write while training goes on, from a copy in the memory of the learner's node.", level="advanced")
     keep_last: int = setting(2, "Newest complete ones to keep.", ge=1, le=100_000)
     keep_best: bool = setting(True, "Keep the best by every tracked metric.")
     prune: Prune = setting(PruneByKind(), "Which others are deleted.", level="advanced")
+
+    @model_serializer(mode="wrap")
+    def _written(self, write) -> dict[str, Any]:
+        document = write(self)
+        # Younger than many stored documents: unwritten where it is the default, so that their bytes and hashes stay.
+        if not self.in_background:
+            document.pop("in_background", None)
+        return document
 
 
 class LearnerSettings(Document):

@@ -2,13 +2,16 @@
 
 A stopped and resumed learner goes on bit for bit (same machine, threads and dtype): every draw is a function of
 (seed, step), and weights, moments, counters and RNG state travel in the checkpoint.
+
+Several processes are one learner: each is a Learner of its own rank, and all are asked the same in the same order.
 """
 
 import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import numpy as np
 import peft
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from runner.contract.bank import Demonstration
 from runner.contract.canonical import canonical_bytes, digest
@@ -26,8 +29,10 @@ from runner.learning.acceleration import accelerate
 from runner.learning.health import rollout_metrics
 from runner.learning.logprobs import score_sequences
 from runner.learning.optimizer import MasterAdamW, learning_rate
-from runner.learning.trainer import Reference, update
-from runner.learning.weights import export_weights, trainable
+from runner.learning.ranks import ALONE, Alone
+from runner.learning.trainer import Reference, ShardedReference, update
+from runner.learning.trainer_state import TrainerState, read_counters, read_state, write_state
+from runner.learning.weights import export_weights, gather, trainable
 from runner.methods.base import Method
 from runner.methods.gigpo import Gigpo
 from runner.methods.grpo import Grpo
@@ -58,13 +63,24 @@ class CheckpointWritten:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint is made of. `weights` are whole and in host memory; None are the network's own."""
+
+    manifest: checkpoints.Manifest
+    extra: dict[str, Any]
+    weights: dict[str, torch.Tensor] | None
+    trainer: TrainerState
+
+
 class Learner:
     """`folder` is the checked model folder of `config.model.source`. Steps are numbered from 1 over all stages."""
 
-    def __init__(self, config: RunConfig, folder: Path, *, device: str = "cpu"):
+    def __init__(self, config: RunConfig, folder: Path, *, device: str = "cpu", ranks: Alone = ALONE):
         self.config = config
         self.folder = folder
         self.device = device
+        self.ranks = ranks
         self.network = self._load(folder)
         self.tokenizer = load_tokenizer(folder)
         self.completed = 0
@@ -73,11 +89,17 @@ class Learner:
         self.method: Method | None = None
         self.optimizer: MasterAdamW | None = None
         self.reference: Reference | None = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._saving: Future[CheckpointWritten] | None = None
         torch.manual_seed(config.seed)
 
-    def _load(self, folder: Path) -> torch.nn.Module:
-        network = load_model(folder, self.config.model, seed=self.config.seed, device=self.device)
+    def _load(self, folder: Path, adapter: Path | None = None) -> torch.nn.Module:
+        place = self.ranks.place(self.device)
+        network = load_model(folder, self.config.model, seed=self.config.seed, device=place)
+        if adapter:
+            peft.set_peft_model_state_dict(network, load_file(adapter / "adapter_model.safetensors", device=place))
         accelerate(network, self.config.learner)
+        self.ranks.shard(network)
         return network
 
     @property
@@ -107,7 +129,8 @@ class Learner:
             self.method = make(stage, seed=seed, vocabulary=head(self.network).weight.shape[0])
         parameters = trainable(self.network)
         self.optimizer = MasterAdamW(parameters, stage.optimizer)
-        self.reference = Reference(self.network, parameters) if self.method.needs_reference else None
+        reference = Reference if self.ranks.size == 1 else ShardedReference
+        self.reference = reference(self.network, parameters, self.ranks) if self.method.needs_reference else None
 
     def learn(self, step: int, samples: Sequence[Sample] | None = None) -> StepReport:
         """Make global step `step` from `samples` (grpo, gigpo) or from the stage's own batch (sft)."""
@@ -119,7 +142,8 @@ class Learner:
         if self.reference:
             self.reference.add_logprobs(plan.sequences, stage.micro_batch_tokens)
         rate = learning_rate(stage.optimizer, step - self.first_step, stage.steps)
-        done = update(self.network, self.optimizer, plan.sequences, self.method, rate, stage.micro_batch_tokens, plan.batches)
+        asked = (plan.sequences, self.method, rate, stage.micro_batch_tokens, plan.batches, self.ranks)
+        done = update(self.network, self.optimizer, *asked)
         metrics, trained = self.method.report(plan, done.results)
         self.completed = step
         seconds = time.perf_counter() - started
@@ -137,27 +161,56 @@ class Learner:
                     f"model.max_length: episode {sample.episode} has {sample.longest_sequence} tokens, the limit is {limit}; raise it or lower max_new_tokens"
                 )
 
-    def weights(self) -> Weights:
-        """What policies must hold after `completed` steps: all weights, or the adapter's."""
-        return export_weights(self.network, self.completed)
+    def weights(self) -> Weights | None:
+        """What policies must hold after `completed` steps: all weights, or the adapter's. Of several ranks the first has them."""
+        return export_weights(self.network, self.completed, keep=self.ranks.first)
 
     def score(self, sequences: Sequence[Sequence[int]], temperature: float = 1.0) -> list[np.ndarray]:
         """float32[T] per sequence: the learner's log-prob of each token; the first is NaN."""
-        return score_sequences(self.network, sequences, temperature)
+        scores = score_sequences(self.network, sequences, temperature)
+        self.ranks.settle(self.network)
+        return scores
 
     # ------------------------------------------------------------ checkpoints
     def save(self, root: Path, *, extra: dict[str, Any] | None = None) -> CheckpointWritten:
-        """Write `root/step_N`. `extra` is the driver's own state, plain JSON, returned by `restore`."""
-        started = time.perf_counter()
-        manifest = checkpoints.Manifest(
+        """Write `root/step_N`. `extra` is the driver's own state, plain JSON, returned by `restore`.
+
+        Every rank writes its part into the folder of the first, which completes the checkpoint when all have.
+        """
+        return self._write(root, self._snapshot(extra or {}), time.perf_counter())
+
+    def begin_save(self, root: Path, *, extra: dict[str, Any] | None = None) -> None:
+        """`save` while steps go on: what is written is copied now. One at a time; `saved` says when it is over."""
+        if self._saving:
+            raise RuntimeError(f"step {self.completed}: a checkpoint is being written; wait until `saved` returns it")
+        started, weights = time.perf_counter(), gather(self.network, keep=self.ranks.first)
+        snapshot = self._snapshot(extra or {}, weights)
+        self._saving = self._writer.submit(self._write, root, replace(snapshot, trainer=snapshot.trainer.copied()), started)
+
+    def saved(self) -> CheckpointWritten | None:
+        """What `begin_save` began to write, once it is written; None until then. Raises what kept it from being written."""
+        if not self._saving.done():
+            return None
+        saving, self._saving = self._saving, None
+        return saving.result()
+
+    def _snapshot(self, extra: dict[str, Any], weights: dict[str, torch.Tensor] | None = None) -> Snapshot:
+        if weights is None and self.ranks.size > 1:
+            weights = gather(self.network, keep=self.ranks.first)
+        counters = {"completed": self.completed, "stage": self.stage_index, "first_step": self.first_step}
+        return Snapshot(self._manifest(), extra, weights, TrainerState.of(counters, self.optimizer, self.reference, self.ranks))
+
+    def _manifest(self) -> checkpoints.Manifest:
+        return checkpoints.Manifest(
             step=self.completed,
             stage=self.stage_index,
             stage_type=self.stage.type,
             policy_version=self.completed,
             adapter=self.adapter,
-            config_hash=digest(canonical_bytes(self.config)),
+            config_hash=training_hash(self.config, self.config.resources.gpus),
             topology={
-                "learners": 1,
+                "learners": self.ranks.size,
+                "gpus": self.config.resources.gpus,
                 "rollout_workers": self.config.resources.rollout_workers,
                 "threads": torch.get_num_threads(),
                 "device": self.device,
@@ -165,22 +218,29 @@ class Learner:
             versions={"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__},
             rng={"seed": self.config.seed, "torch": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()},
         )
-        path = checkpoints.write(root, manifest, lambda folder: self._write(folder, extra or {}))
+
+    def _write(self, root: Path, snapshot: Snapshot, started: float) -> CheckpointWritten:
+        if self.ranks.first:
+            path = checkpoints.write(root, snapshot.manifest, lambda folder: self._fill(self.ranks.told(folder), snapshot))
+        else:
+            path = root / f"step_{snapshot.manifest.step}"
+            self._fill(self.ranks.told(None), snapshot)
+        self.ranks.told(None)
         return CheckpointWritten(path, checkpoints.read_manifest(path), time.perf_counter() - started)
 
-    def _write(self, folder: Path, extra: dict[str, Any]) -> None:
+    def _fill(self, folder: Path, snapshot: Snapshot) -> None:
+        if self.ranks.first:
+            self._export(folder, snapshot.weights)
+            (folder / "driver.json").write_text(json.dumps(snapshot.extra, sort_keys=True, allow_nan=False))
+        write_state(folder / "trainer", snapshot.trainer, self.ranks)
+
+    def _export(self, folder: Path, weights: dict[str, torch.Tensor] | None) -> None:
+        """A folder that transformers or peft reads, of `weights` or the network's own."""
         if self.adapter:
-            self.network.save_pretrained(folder / "adapter", save_embedding_layers=False)
+            self.network.save_pretrained(folder / "adapter", save_embedding_layers=False, state_dict=weights)
         else:
-            self.network.save_pretrained(folder / "model")
+            self.network.save_pretrained(folder / "model", state_dict=weights)
             self.tokenizer.save_pretrained(folder / "model")
-        trainer = folder / "trainer"
-        trainer.mkdir()
-        counters = {"completed": self.completed, "stage": self.stage_index, "first_step": self.first_step}
-        torch.save({"counters": counters, "rng": torch.get_rng_state(), "optimizer": self.optimizer.state()}, trainer / "state.pt")
-        if self.reference:
-            save_file({name: tensor.contiguous() for name, tensor in self.reference.frozen.items()}, trainer / "reference.safetensors")
-        (folder / "driver.json").write_text(json.dumps(extra, sort_keys=True, allow_nan=False))
 
     def restore(self, path: Path, demonstrations: Sequence[Demonstration] = ()) -> dict[str, Any]:
         """Go on after the verified checkpoint `path`, inside the stage it was written in; returns the driver's `extra`.
@@ -188,21 +248,21 @@ class Learner:
         Raises BrokenCheckpoint, or ValueError when it was written under another configuration.
         """
         manifest = checkpoints.verify(path)
-        if manifest.config_hash != digest(canonical_bytes(self.config)):
+        if manifest.config_hash != training_hash(self.config, manifest.topology.get("gpus", self.config.resources.gpus)):
             raise ValueError(
                 f"{path.name}: written under another configuration; start a new run with this checkpoint as model.source instead"
             )
-        state = torch.load(path / "trainer" / "state.pt", map_location=self.device, weights_only=True)
-        if self.adapter:
-            adapter = load_file(path / "adapter" / "adapter_model.safetensors", device=self.device)
-            peft.set_peft_model_state_dict(self.network, adapter)
-        else:
-            self.network = self._load(path / "model")
+        state = read_counters(path / "trainer", self.ranks.place(self.device))
+        self.network = self._load(self.folder, path / "adapter") if self.adapter else self._load(path / "model")
         counters = state["counters"]
         self.completed = counters["completed"]
         self._enter(counters["stage"], counters["first_step"], demonstrations)
-        self.optimizer.load_state(state["optimizer"])
-        if self.reference:
-            self.reference.frozen = load_file(path / "trainer" / "reference.safetensors", device=self.device)
+        read_state(path / "trainer", state, self.optimizer, self.reference, self.ranks.place(self.device))
         torch.set_rng_state(state["rng"].cpu())
         return json.loads((path / "driver.json").read_text())
+
+
+def training_hash(config: RunConfig, gpus: int) -> str:
+    """Of what is trained, on any number of learner processes; `gpus` are the writer's, since theirs may change with it."""
+    resources = config.resources.model_copy(update={"learner_processes": 1, "gpus": gpus})
+    return digest(canonical_bytes(config.model_copy(update={"resources": resources})))

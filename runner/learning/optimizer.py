@@ -3,9 +3,11 @@
 import math
 
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 
 from runner.contract.run_config import Optimizer as OptimizerConfig
+from runner.learning.weights import part_of, whole
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
@@ -58,7 +60,7 @@ class MasterAdamW:
     def step(self, rate: float) -> tuple[float, bool]:
         """(global gradient norm before clipping, whether the update was made). Not made when the norm is not finite."""
         gradients = [master.grad for master in self.masters.values() if master.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = whole(torch.nn.utils.get_total_norm(gradients))
         finite = bool(torch.isfinite(norm))
         if finite:
             torch.nn.utils.clip_grads_with_norm_(self.masters.values(), self.config.max_grad_norm, norm)
@@ -78,15 +80,42 @@ class MasterAdamW:
     def state(self) -> dict:
         """Everything needed to go on, as tensors and plain values."""
         masters = {name: master.detach() for name, master in self.masters.items() if master is not self.parameters[name]}
-        return {"names": list(self.parameters), "adamw": self._adamw.state_dict(), "masters": masters}
+        return {"names": self.names, "adamw": self._adamw.state_dict(), "masters": masters}
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters, in order."""
+        return list(self.parameters)
+
+    def parts(self) -> dict[str, Tensor]:
+        """Masters and moments by name, of each what this process holds; whoever fills these tensors changes the optimizer."""
+        found = {f"master.{name}": master.detach() for name, master in self.masters.items() if master is not self.parameters[name]}
+        for name, master in self.masters.items():
+            moments = self._adamw.state[master]
+            if not moments:
+                # What AdamW begins with, so that a checkpoint has the same tensors before the first step.
+                zeros = {key: torch.zeros_like(master, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
+                moments.update(step=torch.zeros((), dtype=torch.float32, device=master.device), **zeros)
+            found |= {f"{key}.{name}": tensor for key, tensor in moments.items()}
+        return found
+
+    def check_names(self, names: list[str]) -> None:
+        """Raises ValueError when a state of parameters `names` belongs to others than these."""
+        if names != self.names:
+            raise ValueError(
+                "optimizer state: its parameters are not those of this model; resume with the configuration it was written under"
+            )
 
     @torch.no_grad()
     def load_state(self, state: dict) -> None:
         """Take over what `state()` returned. Raises ValueError when it belongs to other parameters."""
-        if state["names"] != list(self.parameters):
-            raise ValueError(
-                "optimizer state: its parameters are not those of this model; resume with the configuration it was written under"
-            )
-        self._adamw.load_state_dict(state["adamw"])
+        self.check_names(state["names"])
+        masters = [master for group in self._adamw.param_groups for master in group["params"]]
+        moments = {index: _parts_of(values, masters[index]) for index, values in state["adamw"]["state"].items()}
+        self._adamw.load_state_dict({**state["adamw"], "state": moments})
         for name, master in state["masters"].items():
-            self.masters[name].copy_(master)
+            self.masters[name].copy_(part_of(master, self.masters[name]))
+
+
+def _parts_of(moments: dict[str, Tensor], master: Tensor) -> dict[str, Tensor]:
+    return {key: part_of(tensor, master) if tensor.ndim else tensor for key, tensor in moments.items()}

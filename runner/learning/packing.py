@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from runner.models.attention import Block, Layout
-from runner.models.loading import backbone
+from runner.models.loading import decoder
 
 # Below this many tokens, sharing saves less than the extra attention call costs.
 MIN_SHARED = 16
@@ -111,7 +111,7 @@ def pack(sequences: Sequence[Sequence[int]], bundles: Sequence[Bundle], device: 
 
 def hidden_states(network: torch.nn.Module, row: PackedRow, cache=None) -> Tensor:
     """Last hidden states [T, H] of a packed row; with a `cache` its keys and values are kept there, end to end."""
-    output = backbone(network)(
+    output = decoder(network)(
         input_ids=row.input_ids,
         position_ids=row.position_ids,
         layout=row.layout,

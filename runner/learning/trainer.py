@@ -7,6 +7,7 @@
 3. Clip, step, or skip when the gradient is not finite.
 
 A plan may ask for several updates, each of its share of the sequences, whose weights then sum to 1 within the share.
+Several ranks compute rows of their own, equally many; each then knows the results of all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from runner.learning.logprobs import chunk_rows, logprobs_of
 from runner.learning.optimizer import MasterAdamW
-from runner.learning.packing import Bundle, PackedRow, hidden_states, pack, plan_rows, share_prefixes
+from runner.learning.packing import Bundle, PackedRow, alone, hidden_states, pack, share_prefixes
+from runner.learning.ranks import ALONE, Alone
 from runner.methods.base import Method, SequenceResult, TrainingSequence
 from runner.models.loading import head
 
@@ -53,6 +55,7 @@ def update(
     rate: float,
     max_tokens: int,
     batches: Sequence[Sequence[int]] | None = None,
+    ranks: Alone = ALONE,
 ) -> Update:
     """Learn from `sequences`, each with at least one loss token; with none, nothing happens and it says so."""
     if not sequences:
@@ -61,7 +64,8 @@ def update(
     norms, skipped = [], None
     for chosen in batches or [range(len(sequences))]:
         share = [sequences[index] for index in chosen]
-        found = gradients(network, optimizer, share if batches is None else _whole(share), method, plan(share, max_tokens))
+        share = share if batches is None else _whole(share)
+        found = ranks.merge(gradients(network, optimizer, share, method, plan(share, max_tokens, ranks)))
         results |= {chosen[index]: result for index, result in found.items()}
         norm, applied = optimizer.step(rate)
         norms.append(norm)
@@ -75,19 +79,23 @@ def _whole(share: Sequence[TrainingSequence]) -> list[TrainingSequence]:
     return [replace(item, weight=item.weight / total) for item in share]
 
 
-def plan(sequences: Sequence[TrainingSequence], max_tokens: int) -> list[list[Bundle]]:
-    """Rows of bundles covering every sequence."""
-    prefixes = [int(item.mask.argmax()) for item in sequences]
-    return plan_rows(share_prefixes([item.token_ids for item in sequences], prefixes, max_tokens), max_tokens)
+def plan(sequences: Sequence[TrainingSequence], max_tokens: int, ranks: Alone = ALONE) -> list[list[Bundle]]:
+    """Rows of bundles covering every sequence, or those of them that are this rank's."""
+    tokens, prefixes = [item.token_ids for item in sequences], [int(item.mask.argmax()) for item in sequences]
+    return ranks.rows(share_prefixes(tokens, prefixes, max_tokens), [len(item) for item in tokens], max_tokens)
 
 
 def gradients(
     network: torch.nn.Module, optimizer: MasterAdamW, sequences: Sequence[TrainingSequence], method: Method, rows: list[list[Bundle]]
 ) -> dict[int, SequenceResult]:
-    """Add the gradients of `rows` to the optimizer's; results by sequence index."""
+    """Add the gradients of `rows` to the optimizer's; results by sequence index. An empty row adds nothing."""
     device = next(network.parameters()).device
     found = []
     for bundles in rows:
+        if not bundles:
+            _pass_of_nothing(network, device).backward()
+            optimizer.collect()
+            continue
         row = pack([item.token_ids for item in sequences], bundles, device)
         tokens = _loss_tokens([sequences[index] for index in row.members], row)
         found.append((row.members, tokens.counts, _backward(network, row, tokens, method)))
@@ -112,6 +120,13 @@ def _backward(network: torch.nn.Module, row: PackedRow, tokens: _LossTokens, met
         tables.append(table)
     hidden.backward(torch.cat([leaf.grad for leaf in leaves]))
     return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+
+
+def _pass_of_nothing(network: torch.nn.Module, device: torch.device) -> Tensor:
+    """0, from every weight: a rank without a row gives the others its part of each layer, and they theirs."""
+    row = pack([[0, 0]], alone([[0, 0]]), device)
+    logprob, _ = logprobs_of(hidden_states(network, row)[:1], head(network), row.input_ids[0, 1:], torch.ones(1, device=device))
+    return 0.0 * logprob.sum()
 
 
 def _piece_rows(network: torch.nn.Module, hidden: Tensor) -> int:
@@ -165,8 +180,8 @@ def _results(members: list[int], counts: list[int], table: dict[str, Tensor]) ->
 class Reference:
     """The stage's first weights, frozen. With an adapter the base is shared and only the adapter is kept."""
 
-    def __init__(self, network: torch.nn.Module, trainable: dict[str, torch.nn.Parameter]):
-        self.network = network
+    def __init__(self, network: torch.nn.Module, trainable: dict[str, torch.nn.Parameter], ranks: Alone = ALONE):
+        self.network, self.ranks = network, ranks
         self.current = trainable
         self.frozen = {name: parameter.detach().clone() for name, parameter in trainable.items()}
 
@@ -185,14 +200,40 @@ class Reference:
     @torch.no_grad()
     def add_logprobs(self, sequences: Sequence[TrainingSequence], max_tokens: int) -> None:
         """Give each sequence the column `reference_logprob` float32[T], NaN off its mask."""
-        device = next(self.network.parameters()).device
         with self._swapped_in():
-            for bundles in plan(sequences, max_tokens):
-                row = pack([item.token_ids for item in sequences], bundles, device)
-                tokens = _loss_tokens([sequences[index] for index in row.members], row)
-                hidden = _before_targets(self.network, row, tokens)
-                logprob, _ = logprobs_of(hidden, head(self.network), tokens.targets, tokens.temperature)
-                for index, values in zip(row.members, logprob.split(tokens.counts)):
-                    column = np.full(len(sequences[index].token_ids), np.nan, np.float32)
-                    column[sequences[index].mask] = values.cpu().numpy()
-                    sequences[index].columns["reference_logprob"] = column
+            found = self.ranks.merge(self._logprobs(sequences, plan(sequences, max_tokens, self.ranks)))
+        for index, values in found.items():
+            column = np.full(len(sequences[index].token_ids), np.nan, np.float32)
+            column[sequences[index].mask] = values
+            sequences[index].columns["reference_logprob"] = column
+
+    def _logprobs(self, sequences: Sequence[TrainingSequence], rows: list[list[Bundle]]) -> dict[int, np.ndarray]:
+        device, found = next(self.network.parameters()).device, {}
+        for bundles in rows:
+            if not bundles:
+                _pass_of_nothing(self.network, device)
+                continue
+            row = pack([item.token_ids for item in sequences], bundles, device)
+            tokens = _loss_tokens([sequences[index] for index in row.members], row)
+            hidden = _before_targets(self.network, row, tokens)
+            logprob, _ = logprobs_of(hidden, head(self.network), tokens.targets, tokens.temperature)
+            found |= {index: values.cpu().numpy() for index, values in zip(row.members, logprob.split(tokens.counts))}
+        return found
+
+
+class ShardedReference(Reference):
+    """The same where each rank holds a part of every weight: the parts are gathered from where they lie, so values move, not storage."""
+
+    @contextmanager
+    def _swapped_in(self) -> Iterator[None]:
+        live = {name: parameter.detach().clone() for name, parameter in self.current.items()}
+        try:
+            self._take(self.frozen)
+            yield
+        finally:
+            self._take(live)
+
+    def _take(self, values: dict[str, Tensor]) -> None:
+        self.ranks.settle(self.network)
+        for name, parameter in self.current.items():
+            parameter.copy_(values[name])

@@ -2,6 +2,8 @@
 
 import numpy as np
 import torch
+from peft import PeftModel
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from runner.policies.base import Weights
 
@@ -24,11 +26,31 @@ def trainable(network: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
 
 
-def export_weights(network: torch.nn.Module, version: int) -> Weights:
-    """What a policy over the same base needs: every weight, or the adapter's when there is one."""
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor that ranks hold a part of each: every rank must ask, in the same order. Any other tensor as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def part_of(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """The part of `tensor`, which every rank has whole, that lies where `model` does."""
+    if not isinstance(model, DTensor):
+        return tensor
+    return distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements, src_data_rank=None)
+
+
+def export_weights(network: torch.nn.Module, version: int, keep: bool = True) -> Weights | None:
+    """What a policy over the same base needs: every weight, or the adapter's when there is one. One tensor at a time is made whole.
+
+    A rank that only has its parts to give says `keep=False` and gets None.
+    """
     tensors = trainable(network)
     dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
-    return Weights(version, {name: to_array(tensor) for name, tensor in tensors.items()}, dtypes)
+    arrays = {}
+    for name, tensor in tensors.items():
+        found = whole(tensor.detach())
+        if keep:
+            arrays[name] = to_array(found)
+    return Weights(version, arrays, dtypes) if keep else None
 
 
 @torch.no_grad()
@@ -42,3 +64,14 @@ def import_weights(network: torch.nn.Module, weights: Weights) -> None:
             raise ValueError(f"weights: {name!r} has shape {array.shape}, the model's is {tuple(parameters[name].shape)}")
     for name, array in weights.tensors.items():
         parameters[name].copy_(to_tensor(array, weights.dtypes[name]))
+
+
+def gather(network: torch.nn.Module, keep: bool) -> dict[str, torch.Tensor]:
+    """Every parameter that an export needs, whole, in host memory: all, or the adapter's. Ranks that do not `keep` them get none."""
+    wanted = trainable(network) if isinstance(network, PeftModel) else dict(network.named_parameters())
+    found = {}
+    for name, tensor in wanted.items():
+        gathered = whole(tensor.detach())
+        if keep:
+            found[name] = gathered.to("cpu", copy=True)
+    return found

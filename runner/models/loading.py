@@ -211,6 +211,11 @@ def backbone(network: torch.nn.Module) -> torch.nn.Module:
     return base_model(network).base_model
 
 
+def decoder(network: torch.nn.Module) -> Callable:
+    """What computes hidden states: the backbone, or where weights are sharded the whole model's way to it, which gathers them."""
+    return getattr(base_model(network), "decode", None) or backbone(network)
+
+
 def head(network: torch.nn.Module) -> torch.nn.Linear:
     """The output layer: hidden states to logits."""
     return base_model(network).get_output_embeddings()

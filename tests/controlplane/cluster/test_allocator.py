@@ -30,6 +30,12 @@ def test_gpus_are_dealt_whole_and_the_learner_takes_the_rest():
     assert [bundle.gpus for bundle in gang(2, 1, 1, 0.2, 1)] == [0, 1, 0, 0]
 
 
+def test_every_process_of_the_learner_is_a_bundle():
+    bundles = gang(1, 0.5, 0.8, 0.2, 5, learner_processes=3)
+    assert [(bundle.name, bundle.gpus) for bundle in bundles] == [("driver", 0), ("learner", 2), ("learner-1", 1), ("learner-2", 1), ("worker-0", 1)]
+    assert {bundle.cpus for bundle in bundles if bundle.name.startswith("learner")} == {Decimal("0.8")}
+
+
 def test_a_gang_prefers_the_tightest_single_node():
     bundles = gang(1, 1, 1, 0.5, 0)
     assert set(place(bundles, {"big": amount(16), "small": amount(3)}).values()) == {"small"}

@@ -114,10 +114,13 @@ def test_a_base_model_is_called_one(owner, team):
     assert checked.config.model.source.revision, "pinned"
 
 
-@pytest.mark.parametrize(("learners", "told"), [(16, "was written by 16 learners, an evaluation loads it with one"), (1, "")])
-def test_a_checkpoint_of_several_learners_is_refused(owner, team, learners, told):
+@pytest.mark.parametrize(
+    ("learners", "files", "told"),
+    [(16, ["trainer/shards/__0_0.distcp"], "was written by 16 learners and holds no whole weights"), (16, ["model/config.json"], ""), (1, [], "")],
+)
+def test_a_checkpoint_without_whole_weights_is_refused(owner, team, learners, files, told):
     repair_version(team, owner, [repair_task("demo/a", menu=[{"file": "a", "old": "1", "new": name, "label": name} for name in "23"])])
-    manifest = {"files": [], "topology": {"learners": learners}}
+    manifest = {"files": [{"path": path, "size": 1, "sha256": "0" * 64} for path in files], "topology": {"learners": learners}}
     common = {"attempt": 1, "step": 7, "path": "/x", "state": CheckpointState.COMPLETE, "size": 1, "manifest_hash": "a" * 64}
     kept = Checkpoint.objects.create(run=make_run(team, owner=owner), manifest=manifest, **common)
     model = {"source": {"type": "checkpoint", "checkpoint": str(kept.pk)}, "max_length": 512}

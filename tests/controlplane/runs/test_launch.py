@@ -12,6 +12,7 @@ from django.utils import timezone
 from controlplane.accounts.models import AuditEntry, Project
 from controlplane.banks.models import BankVersion, Task
 from controlplane.checkpoints.models import Checkpoint
+from controlplane.runs import forecast
 from controlplane.runs.changes import fold
 from controlplane.runs.launch import check_launch
 from controlplane.runs.models import Run
@@ -348,6 +349,18 @@ def test_the_forecast_says_work_memory_disk_and_queue(owner, team, bank, documen
     assert rail["queue"]["sentence"] == "starts at once"
     assert [item["bundle"] for item in rail["gang"]] == ["driver", "learner", "worker-0", "worker-1"]
     assert rail["duration"] is None
+
+
+def test_the_forecast_counts_every_process_of_the_learner(owner, team, bank, document, node):
+    resources = {"rollout_workers": 1, "worker_cpus": 0.5, "learner_cpus": 0.5, "learner_processes": 2}
+    asked = {**document, "resources": resources, "checkpoints": {"in_background": True}}
+    rail = check_launch(owner, team, asked, with_forecast=True).forecast
+    assert [item["bundle"] for item in rail["gang"]] == ["driver", "learner", "learner-1", "worker-0"]
+    # All weights in each while it loads, half of gradients and moments; a checkpoint being written is there once more.
+    memory, weights = rail["memory"], 4 * TINY.parameters
+    assert memory["learner"] == weights + 12 * TINY.parameters // 2 + forecast.PROCESS_BYTES
+    assert memory["total"] == 2 * memory["learner"] + memory["worker"] + 12 * TINY.parameters + forecast.PROCESS_BYTES
+    assert memory["sentence"].startswith("2 learner processes of ") and "a checkpoint being written" in memory["sentence"]
 
 
 def test_the_forecast_is_made_for_a_run_that_is_too_large(owner, team, bank, document, node):

@@ -1,5 +1,7 @@
 """The run document: strict, canonical, and precise about what is wrong."""
 
+import json
+
 import pytest
 
 from runner.contract.canonical import canonical_bytes, digest
@@ -165,3 +167,18 @@ def test_how_the_learner_computes_is_written_only_where_it_is_chosen():
 def test_layers_are_compiled_for_a_gpu_only():
     assert "resources.gpus is 0" in refused({**MINIMAL, "learner": {"compile": True}})["/learner/compile"]
     assert parse({**MINIMAL, "learner": {"compile": True}, "resources": {"gpus": 1}}).learner.compile
+
+
+def test_learner_processes_stay_unwritten_where_there_is_one_and_need_a_gpu_each():
+    assert canonical_bytes(parse({**MINIMAL, "resources": {"learner_processes": 1}})) == canonical_bytes(parse(MINIMAL))
+    stored = json.loads(canonical_bytes(parse({**MINIMAL, "resources": {"learner_processes": 2}})))
+    assert stored["resources"]["learner_processes"] == 2 and parse(stored).resources.learners == ["learner", "learner-1"]
+    few = {"learner_processes": 2, "rollout_workers": 2, "gpus": 3}
+    assert "ask for 4" in refused({**MINIMAL, "resources": few})["/resources/gpus"]
+    assert parse({**MINIMAL, "resources": {**few, "gpus": 4}}).resources.gpus == 4
+
+
+def test_checkpoints_in_the_background_stay_unwritten_where_they_are_not():
+    assert canonical_bytes(parse({**MINIMAL, "checkpoints": {"in_background": False}})) == canonical_bytes(parse(MINIMAL))
+    stored = json.loads(canonical_bytes(parse({**MINIMAL, "checkpoints": {"in_background": True}})))
+    assert stored["checkpoints"]["in_background"] is True and parse(stored).checkpoints.in_background

@@ -270,6 +270,19 @@ def test_another_configuration_is_refused(tiny_qwen3, tmp_path):
         Run(run_config(seed=12), tiny_qwen3).resume(path)
 
 
+def test_processes_and_gpus_may_change_from_one_attempt_to_the_next(tiny_qwen3, tmp_path):
+    run = Run(run_config(), tiny_qwen3)
+    run.go(1)
+    path = run.learner.save(tmp_path).path
+    more = run.config.resources.model_copy(update={"learner_processes": 2, "gpus": 4})
+    again = Run(run.config.model_copy(update={"resources": more}), tiny_qwen3)
+    again.resume(path)
+    assert again.learner.completed == 1
+    with pytest.raises(ValueError, match="written under another configuration"):
+        fewer = more.model_copy(update={"learner_threads": 1})
+        Run(run.config.model_copy(update={"resources": fewer}), tiny_qwen3).resume(path)
+
+
 def test_the_state_file_holds_no_code(tiny_qwen3, tmp_path):
     run = Run(run_config(), tiny_qwen3)
     run.go(1)

@@ -6,6 +6,7 @@ import shutil
 import socket
 from collections import namedtuple
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +16,15 @@ import pytest
 import ray
 
 from runner import gang as gangs
-from runner import preflight
+from runner import learner_group, preflight
 from runner.assignment import Assignment, Bundle, Refused, from_claim, local_grant, open_bank
 from runner.checkpointing import Checkpointer
 from runner.contract.bank import Task, write_bank
 from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.parse import parse
 from runner.contract.termination import Termination
+from runner.gang_errors import ProcessLost, head_replaced
+from runner.learner_group import LearnerGroup
 from runner.policies.base import SamplingParams
 from runner.reporting.devices import Device
 from runner.reporting.emitter import Emitter
@@ -95,6 +98,17 @@ def test_a_run_of_its_own_shares_gpus_that_are_too_few(config, gpus, workers, le
     resources = config.resources.model_copy(update={"gpus": gpus, "rollout_workers": workers})
     granted = {bundle.bundle: bundle.gpus for bundle in local_grant(config.model_copy(update={"resources": resources}))}
     assert granted == {"driver": 0, "learner": learner, **{f"worker-{index}": each for index in range(workers)}}
+
+
+def test_every_process_of_the_learner_has_a_bundle(config):
+    resources = config.resources.model_copy(update={"learner_processes": 3, "gpus": 6})
+    granted = local_grant(config.model_copy(update={"resources": resources}))
+    assert [(bundle.bundle, bundle.cpus, bundle.gpus) for bundle in granted] == [
+        ("driver", 0.2, 0),
+        *[("learner", 0.8, 2), ("learner-1", 0.8, 1), ("learner-2", 0.8, 1)],
+        *[("worker-0", 0.5, 1), ("worker-1", 0.5, 1)],
+    ]
+    assert resources.cpus == pytest.approx(0.2 + 3 * 0.8 + 2 * 0.5)
 
 
 def test_the_bank_is_filtered_and_its_digest_checked(config, bank_file):
@@ -299,13 +313,49 @@ def test_engines_that_make_room_sleep_from_the_first_step_learned_to_the_next_pu
     gang._makes_room, gang._asleep = makes_room, False
     gang.every_worker, gang.wait = said.append, lambda reference: None
     remote = {name: SimpleNamespace(remote=lambda *_, name=name: said.append(name)) for name in ("learn", "release")}
-    gang.learner = SimpleNamespace(**remote)
+    gang.learners = LearnerGroup({"learner": SimpleNamespace(**remote)}, lambda references: (references, []))
     gang.wake()
     gang.learn(1)
     gang.learn(2)
     gang.wake()
     gang.wake()
     assert said == (["sleep", "learn", "learn", "release", "wake"] if makes_room else ["learn", "learn"])
+
+
+# ---------------------------------------------------------------- several processes of one learner
+def learners_that(monkeypatch, *outcomes):
+    """A group whose processes answer with `outcomes`, the last first; those that are exceptions are raised."""
+
+    def get(reference):
+        if isinstance(outcomes[reference], Exception):
+            raise outcomes[reference]
+        return outcomes[reference]
+
+    monkeypatch.setattr(learner_group.ray, "get", get)
+    monkeypatch.setattr(learner_group.ray, "wait", lambda references, timeout: (references[-1:], references[:-1]))
+    names = ["learner", *(f"learner-{rank}" for rank in range(1, len(outcomes)))]
+    return LearnerGroup(dict.fromkeys(names), lambda references: (references[-1:], references[:-1]))
+
+
+FAILED = ray.exceptions.RayTaskError("learn", "model.max_length: too long", ValueError())
+
+
+def test_the_first_process_answers_for_all(monkeypatch):
+    assert learners_that(monkeypatch, "metrics", None, None).wait([0, 1, 2]) == "metrics"
+
+
+@pytest.mark.parametrize("outcomes", [("metrics", FAILED), (FAILED, FAILED, FAILED), (FAILED, None)])
+def test_what_one_process_raised_is_what_the_learner_raised(monkeypatch, outcomes):
+    with pytest.raises(ValueError, match="model.max_length: too long"):
+        learners_that(monkeypatch, *outcomes).wait(list(range(len(outcomes))))
+
+
+@pytest.mark.parametrize(("place", "told"), [(0, "the learner's process is gone"), (1, "the learner's process learner-1 is gone")])
+def test_a_process_that_is_gone_is_the_reason_of_what_the_others_raise(monkeypatch, place, told):
+    outcomes = [FAILED, FAILED, FAILED]
+    outcomes[place] = ray.exceptions.RayActorError()
+    with pytest.raises(ProcessLost, match=told):
+        learners_that(monkeypatch, *outcomes).wait([0, 1, 2])
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -383,9 +433,9 @@ def test_a_head_that_is_gone_answers_nobody():
 
 def test_a_head_that_was_replaced_is_told_from_a_wrong_token():
     told = "RPC error: {}: Perhaps the client is accessing GCS after it has restarted."
-    assert gangs.head_replaced(ray.exceptions.AuthenticationError(told.format("WrongClusterID")))
-    assert not gangs.head_replaced(ray.exceptions.AuthenticationError("Authentication failed: a token is missing"))
-    assert not gangs.head_replaced(RuntimeError("WrongClusterID"))
+    assert head_replaced(ray.exceptions.AuthenticationError(told.format("WrongClusterID")))
+    assert not head_replaced(ray.exceptions.AuthenticationError("Authentication failed: a token is missing"))
+    assert not head_replaced(RuntimeError("WrongClusterID"))
 
 
 # ---------------------------------------------------------------- sampling ahead
@@ -518,3 +568,54 @@ def test_a_bank_with_nothing_to_train_on_is_refused(config):
     with pytest.raises(Refused) as refused:
         open_bank(data, config)
     assert refused.value.pointer == "/environment/train_split"
+
+
+def background_checkpointer(assignment, tmp_path, *answers):
+    """Whose learner answers with `answers` when it is asked whether the checkpoint is written."""
+    left = list(answers)
+
+    def saved():
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    rows, begun = Rows(), []
+    gang = SimpleNamespace(begin_save=lambda root, extra: begun.append(root), saved=saved)
+    checkpoints = assignment.config.checkpoints.model_copy(update={"in_background": True})
+    behind = replace(assignment, config=assignment.config.model_copy(update={"checkpoints": checkpoints}))
+    return Checkpointer(behind, gang, rows, Emitter(tmp_path / "spool", "driver")), rows
+
+
+def test_a_checkpoint_in_the_background_is_complete_when_it_is_written(assignment, tmp_path):
+    checkpointer, rows = background_checkpointer(assignment, tmp_path, None, None, (Path("/c/step_4"), {"step": 4}))
+    checkpointer.remember({"critic/score/mean": 0.5})
+    identifier = checkpointer.save(1, 4, {"trained_on": ["a"]})
+    checkpointer.remember({"critic/score/mean": 0.75})
+    checkpointer.look()
+    checkpointer.scored(identifier, {"val/accuracy": 0.25})
+    assert checkpointer.save(1, 4, {}) == identifier and [row["state"] for row in rows.rows] == ["writing"]
+    checkpointer.finish()
+    checkpointer.finish()
+    assert [row["state"] for row in rows.rows] == ["writing", "complete"]
+    told = rows.rows[1]
+    assert (told["path"], told["manifest"], told["trained_on"]) == ("/c/step_4", {"step": 4}, ["a"])
+    assert told["metrics"] == {"critic/score/mean": 0.5, "val/accuracy": 0.25}, "of its own step"
+    checkpointer.scored(identifier, {"val/accuracy": 0.5})
+    assert rows.rows[2]["metrics"]["val/accuracy"] == 0.5
+
+
+def test_the_next_checkpoint_waits_for_the_one_being_written(assignment, tmp_path):
+    checkpointer, rows = background_checkpointer(assignment, tmp_path, (Path("/c/step_4"), {"step": 4}))
+    first = checkpointer.save(1, 4, {})
+    checkpointer.save(1, 5, {})
+    assert [(row["step"], row["state"]) for row in rows.rows] == [(4, "writing"), (4, "complete"), (5, "writing")]
+    assert rows.rows[2]["parent"] == first
+
+
+def test_a_checkpoint_that_breaks_in_the_background_ends_the_run(assignment, tmp_path):
+    checkpointer, rows = background_checkpointer(assignment, tmp_path, OSError("disk full"))
+    checkpointer.save(1, 4, {})
+    with pytest.raises(OSError):
+        checkpointer.look()
+    assert [row["state"] for row in rows.rows] == ["writing", "broken"] and "disk full" in rows.rows[1]["reason"]

@@ -45,7 +45,11 @@ def documents(draw):
     if engine.get("type") == "vllm":
         document.get("model", {}).pop("adapter", None)
         engine |= {"max_sequences": draw(st.integers(1, 16)), "sleep_while_learning": False}
-    if not document.get("resources", {}).get("gpus"):
+    resources = document.get("resources", {})
+    if resources.get("gpus"):
+        # Several learner processes need a GPU each, beside one for each worker.
+        resources["gpus"] = max(resources["gpus"], resources.get("learner_processes", 1) + resources.get("rollout_workers", 2))
+    else:
         document.get("learner", {}).pop("compile", None)
     source = document.get("model", {}).get("source", {})
     if source.get("type") == "path":

@@ -174,7 +174,7 @@ _ALL = (
     ),
     Preset(
         "sciknoweval-qwen3-8b",
-        1,
+        2,
         "SciKnowEval with Qwen3-8B, as published",
         "Asynchronous GRPO in the manner of prime-rl: step 1 reward 0.344, step 30 0.703; held-out 53.0 % to 74.25 %.",
         {
@@ -196,7 +196,9 @@ _ALL = (
                 }
             ],
             "evaluation": {"type": "held_out", "temperature": 1.0, "forced_choice": False},
-            "resources": {"rollout_workers": 6, "worker_cpus": 1.0, "learner_cpus": 2.0, "gpus": 8},
+            "engine": {"type": "vllm", "memory_fraction": 0.9},
+            "learner": {"checkpoint_activations": True},
+            "resources": {"rollout_workers": 6, "worker_cpus": 1.0, "learner_cpus": 2.0, "learner_processes": 2, "gpus": 8},
         },
         {
             "/stages/0/batch_size": "published run: 128 samples a step",
@@ -208,6 +210,8 @@ _ALL = (
             "/sampling/max_new_tokens": "published run: 256",
             "/model/max_length": "published run: seq_len 4096",
             "/resources/gpus": "published run: 2 for training, 6 for inference",
+            "/engine": "published run: vLLM; an engine has its GPU to itself",
+            "/learner": "chosen for memory: activations are computed again in the backward pass",
         },
     ),
     Preset(
@@ -250,7 +254,7 @@ _ALL = (
     ),
     Preset(
         "scienceide-published",
-        1,
+        2,
         "ScienceIDE repair with Qwen3.5-4B, as published",
         "GRPO with the terminal agent: on one code's easy repairs the reward rose from 0.49 to 0.77 in 31 steps, held-out tasks solved from 0.357 to 0.857.",
         {
@@ -286,7 +290,9 @@ _ALL = (
             ],
             "evaluation": {"type": "held_out", "every_steps": 200, "temperature": 1.0, "forced_choice": False},
             "checkpoints": {"every_steps": 10},
-            "resources": {"rollout_workers": 3, "worker_cpus": 4.0, "learner_cpus": 8.0, "gpus": 24},
+            "engine": {"type": "vllm", "memory_fraction": 0.85},
+            "learner": {"checkpoint_activations": True},
+            "resources": {"rollout_workers": 8, "worker_cpus": 2.0, "learner_cpus": 2.0, "learner_processes": 16, "gpus": 24},
         },
         {
             "/model/max_length": "published recipe: prompt 2,048 and response 65,536, exactly their sum",
@@ -307,7 +313,10 @@ _ALL = (
             "/stages/0/optimizer": "published recipe: 1e-6, decay 0.1, 3 warm-up steps, clip 1.0",
             "/checkpoints/every_steps": "published recipe: every 10",
             "/evaluation/every_steps": "published recipe: every 200",
-            "/resources/gpus": "published recipe: 3 nodes of 8, one of them for generation",
+            "/resources/gpus": "published recipe: 3 nodes of 8, one of them for generation; there four engines of two GPUs each, here eight of one",
+            "/resources/learner_processes": "published recipe: 16 GPUs train",
+            "/engine/memory_fraction": "published recipe: 0.85",
+            "/learner": "chosen for memory: rows are 67,584 tokens long",
         },
     ),
     Preset(

@@ -186,6 +186,7 @@ METRICS: tuple[Metric, ...] = (
     # -- speed
     Metric("perf/throughput", "Tokens per second", "prompt and response tokens / (step seconds × devices)", "tokens/s", "batch", "up", "speed"),
     Metric("perf/total_num_tokens", "Tokens", "prompt and response tokens", "tokens", "batch", "none", "speed"),
+    Metric("perf/mfu", "MFU", "(6 N a token and causal attention of the sequences learned from) / (learning seconds × GPUs × their peak)", "", "batch", "up", "speed"),
     Metric("timing_s/step", "Step time", "wall seconds of the step", "s", "batch", "down", "speed", aliases=("time/step",)),
     Metric("timing_s/wait", "Waiting", "seconds the learner waited for work", "s", "batch", "down", "speed"),
     Metric("timing_s/generate", "Generating", "seconds of sampling", "s", "batch", "down", "speed", aliases=("timing_s/gen", "time/rollout")),

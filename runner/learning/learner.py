@@ -32,6 +32,7 @@ from runner.learning.optimizer import MasterAdamW, learning_rate
 from runner.learning.ranks import ALONE, Alone
 from runner.learning.trainer import Reference, ShardedReference, update
 from runner.learning.trainer_state import TrainerState, read_counters, read_state, write_state
+from runner.learning.utilisation import Work, peak_flops
 from runner.learning.weights import export_weights, gather, trainable
 from runner.methods.base import Method
 from runner.methods.gigpo import Gigpo
@@ -82,6 +83,7 @@ class Learner:
         self.device = device
         self.ranks = ranks
         self.network = self._load(folder)
+        self.peak_flops = peak_flops(torch.device(device), self.network.dtype)
         self.tokenizer = load_tokenizer(folder)
         self.completed = 0
         self.first_step = 1
@@ -151,6 +153,9 @@ class Learner:
         metrics |= {"actor/lr": rate, "actor/skipped_steps": float(done.skipped is not None), "timing_s/learn": seconds}
         if done.grad_norm is not None:
             metrics["actor/grad_norm"] = done.grad_norm
+        if self.peak_flops:
+            worked = Work.of(self.network).flops([len(item.token_ids) for item in plan.sequences])
+            metrics["perf/mfu"] = worked / (seconds * self.peak_flops * self.ranks.size)
         return StepReport(step, metrics, trained, done.skipped, self.completed, seconds)
 
     def _refuse_long(self, samples: Sequence[Sample]) -> None:

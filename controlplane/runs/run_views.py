@@ -49,6 +49,7 @@ def page_context(request: HttpRequest, run: Run, tab: str) -> dict:
         "attempts": attempts,
         "attempt": attempts[-1] if attempts else None,
         "elapsed": elapsed(run),
+        "gpu_hours": gpu_hours(run, attempts),
         "eta": run_state(run, attempts)["eta_s"],
         "run_info": live_info(run, attempts),
         "may_work": may(request.user, run.project.team, "run.stop"),
@@ -62,6 +63,13 @@ def page_context(request: HttpRequest, run: Run, tab: str) -> dict:
 def elapsed(run: Run) -> float | None:
     """Seconds since the run first started, up to its end."""
     return ((run.ended_at or timezone.now()) - run.started_at).total_seconds() if run.started_at else None
+
+
+def gpu_hours(run: Run, attempts: list[Attempt]) -> float | None:
+    """Of all attempts, from their submission to their end; None for a run that asks for no GPU."""
+    gpus = json.loads(run.config).get("resources", {}).get("gpus", 0)
+    held = (((attempt.ended_at or timezone.now()) - attempt.submitted_at).total_seconds() for attempt in attempts if attempt.submitted_at)
+    return gpus * sum(held) / 3600 if gpus else None
 
 
 def _counts(run: Run) -> dict:

@@ -77,6 +77,15 @@ def test_hostile_names_are_text(owner, team):
     assert "<script>alert" not in read(owner, "/runs")
 
 
+def test_gpu_hours_are_those_of_all_attempts_and_unsaid_without_gpus(owner, team):
+    run, now = make_run(team, config=b'{"resources": {"gpus": 4}}'), timezone.now()
+    for number, (began, ended) in enumerate([(5.0, 3.5), (2.0, 1.0)], 1):
+        told = {"submitted_at": now - timedelta(hours=began), "ended_at": now - timedelta(hours=ended)}
+        make_attempt(run, number=number, state="lost", **told)
+    assert re.search(r"GPU-hours</dt><dd>10.00<", read(owner, f"/runs/{run.pk}"))
+    assert "GPU-hours" not in read(owner, f"/runs/{lived(team).pk}")
+
+
 def test_other_teams_see_nothing(outsider, team):
     run = lived(team, name="unseen")
     assert "unseen" not in read(outsider, "/runs")

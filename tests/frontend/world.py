@@ -463,6 +463,14 @@ def columns_named(columns: dict[str, str]) -> dict[str, str]:
     return {"sampled": columns["sampled"], "trained": columns["trained"], "token_texts": columns["texts"]}
 
 
+def _devices() -> list[dict]:
+    """A GPU that tells everything, and one that tells little."""
+    card = {"host": "gpu-a", "name": "NVIDIA H200", "memory_total": 141 << 30}
+    busy = {"utilisation": 97.0, "memory_used": 128 << 30, "temperature": 71.0, "power": 689.4, "memory_errors": 2}
+    silent = {"utilisation": None, "memory_used": 3 << 30, "temperature": None, "power": None, "memory_errors": None}
+    return [{"index": index, "uuid": f"GPU-{index}", **card, **told} for index, told in enumerate((busy, silent))]
+
+
 # ---------------------------------------------------------------- runs in other states
 def _others(world: World, user: User, team: Team, nodes: list[Node]) -> None:
     active = _settle(_launch(user, team, "active now", seed=5, experiment="group size"), "active", hours=0.4, reward=0.62)
@@ -478,16 +486,12 @@ def _others(world: World, user: User, team: Team, nodes: list[Node]) -> None:
         reward=None,
         reason="learner: torch.OutOfMemoryError: tried to allocate 2.30 GiB at step 77; lower micro_batch_tokens",
     )
-    stuck = make_attempt(failed, state="failed")
-    Share.objects.create(
-        grant=Grant.objects.create(
-            attempt=stuck, state="quarantined", reason="process 4711 (learner) is in uninterruptible sleep on gpu-a"
-        ),
-        node=nodes[1],
-        bundle="learner",
-        cpus=1,
-        gpus=2,
+    stuck = make_attempt(failed, state="failed", devices=_devices())
+    grant = Grant.objects.create(
+        attempt=stuck, state="quarantined", reason="process 4711 (learner) is in uninterruptible sleep on gpu-a"
     )
+    for bundle, cpus, gpus in (("driver", 0.2, 0), ("learner", 1, 2)):
+        Share.objects.create(grant=grant, node=nodes[1], bundle=bundle, cpus=cpus, gpus=gpus)
     queued = _launch(user, team, "waits for eight GPUs", experiment="large")
     _settle(
         queued,

@@ -3,7 +3,6 @@
 import argparse
 import json
 import shutil
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from runner.rollouts.episodes import Job
 from runner.rollouts.groups import evaluation_orders
 from runner.rollouts.worker import RolloutWorker
 
-# What a run without a control plane takes for the folder of built models, banks and tasks: beside its own folder's parent.
+# Built models and task files of all runs and passes below a proof's folder.
 CACHE = "cache"
 
 
@@ -54,7 +53,7 @@ def main() -> None:
 
 
 def played(config: RunConfig, options: argparse.Namespace) -> dict:
-    """Results in order, and how the episodes ended. No drill: what a pass measures is the model, and the same seeds draw the same menus."""
+    """Results in order, each with how its episode ended. No drill: what a pass measures is the model, and the same seeds draw the same menus."""
     config = config.model_copy(update={"environment": config.environment.model_copy(update={"verifier_fault_rate": 0.0})})
     bank = open_bank(options.bank.read_bytes(), config)
     tasks = bank.train if options.side == "trained" else bank.held_out
@@ -67,7 +66,8 @@ def played(config: RunConfig, options: argparse.Namespace) -> dict:
     orders = evaluation_orders([task.key for task in tasks], **about)
     outcomes = worker.run_episodes(Job(tuple(orders), SamplingParams(1.0, 1.0, config.sampling.max_new_tokens))).outcomes
     results = [to_result(task, outcome, None, None) for task, outcome in zip(tasks, outcomes, strict=True)]
-    return {"results": [asdict(result) for result in results], "terminations": Counter(outcome.termination.value for outcome in outcomes)}
+    rows = zip(results, outcomes, strict=True)
+    return {"results": [asdict(result) | {"termination": outcome.termination.value} for result, outcome in rows]}
 
 
 if __name__ == "__main__":

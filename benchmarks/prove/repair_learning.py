@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import product
 from pathlib import Path
 
@@ -140,14 +140,15 @@ def compared(before: dict, after: dict) -> dict:
 
 
 def finished(found: dict) -> list[dict]:
-    """Graded episodes. A pass has no time limit that the menu could meet: what is graded has finished, or used its turns up."""
-    return [row for row in found["results"] if row["score"] is not None]
+    """The population of termination/finished/score_mean."""
+    return [row for row in found["results"] if row["termination"] == "finished" and row["score"] is not None]
 
 
 def level(found: dict) -> dict:
-    """Mean over episodes with its bootstrap interval, how they ended, and the mean of each task."""
+    """Mean over finished episodes with its bootstrap interval, how all episodes ended, and the mean of each task."""
     scores = [row["score"] for row in finished(found)]
-    return {"interval": interval(bootstrap_mean(scores)), "n": len(scores), "terminations": found["terminations"], "tasks": by_task(found)}
+    ended = Counter(row["termination"] for row in found["results"])
+    return {"interval": interval(bootstrap_mean(scores)), "n": len(scores), "terminations": dict(ended), "tasks": by_task(found)}
 
 
 def by_task(found: dict) -> dict[str, float]:
@@ -176,7 +177,7 @@ def faults(also: dict) -> list[str]:
         told.append(f"trained tasks gain {estimate}, with a lower bound of {low}; expected above 0")
     for side, moment in product(SAMPLES, ("before", "after")):
         if (n := also[side][moment]["n"]) < EPISODES:
-            told.append(f"{side}: {n} graded episodes {moment}, expected {EPISODES}")
+            told.append(f"{side}: {n} finished episodes {moment}, expected {EPISODES}")
     if "drill" in also:
         estimate, low, high = also["drill"]["difference"]["trained"]["interval"]
         if abs(estimate) > TOLERANCE:

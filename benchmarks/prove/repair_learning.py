@@ -3,7 +3,7 @@
     ./assay prove repair_learning --out DIR [--seed 0] [--minutes M] [--drill] [--settings FILE]
     ./assay prove repair_learning --out DIR --read     the record, from passes that are played
 
-The run is the preset `repair-menu-tiny`: reading lessons, dialogues, GRPO. The weights before and after GRPO then play the same episodes,
+The run is the preset `repair-menu-tiny`: reading lessons, then GRPO. The weights before and after GRPO then play the same episodes,
 the same options under the same seeds, on the easy tasks that were trained and on those held out, at least 64 of each. A gain is paired by
 task: the mean over a task's episodes after, less that before. `--drill` trains once more under the same seeds with a tenth of the verifiers
 made to fail, and pairs its last weights with those of the run without. `--minutes` ends training in time; the same command goes on.

@@ -1,7 +1,8 @@
 """Texts around the menu agent: what an episode begins with, and a warm start that teaches how to answer, never what.
 
   list     a numbered list, then the number of each of its names: many answers a lesson, which is what forms the skill of reading at all
-  lookup   which name of a list was named in the text before it? the same skill at the distance of a hint
+  lookup   which name of a list was named in the text before it? the same skill at the distance of a hint, for one list or for two in
+           two turns, in the words of the menu's questions and in others
   menu     whole dialogues on training tasks with answers drawn evenly; their check output is made up. They carry no hint: an answer
            drawn beside one would unlearn to read it
 
@@ -11,17 +12,18 @@ A warm start draws demonstrations evenly, so each kind's number is its share of 
 import random
 from collections.abc import Iterator, Sequence
 
-from runner.agents.menu import Dialogue, offered
+from runner.agents.menu import WHICH_EDIT, WHICH_FILE, Dialogue, offered
 from runner.contract.bank import Demonstration, MenuEdit, Task
 from runner.contract.repair import HINT_LEVELS, RepairPayload
 
 DIALOGUES = 1200
-LISTS, LOOKUPS = 1500, 3500
+LISTS, LOOKUPS = 2000, 3600
 MAX_TURNS, MAX_EDITS = 4, 4
 UNHINTED = "L3"
+QUESTIONS = (WHICH_FILE, WHICH_EDIT, "Which of these is named?")
 FEWEST_LINES, MOST_LINES = 2, 8
 SHORTEST_LIST, LONGEST_LIST = 2, 6
-MOST_FILLERS = 12
+MOST_FILLERS = 8
 
 
 def instruction(payload: RepairPayload, level: str) -> str:
@@ -51,8 +53,10 @@ def demonstrations(tasks: Sequence[Task], seed: int) -> Iterator[Demonstration]:
     words = _Words(payloads)
     for number in range(LISTS):
         yield _list(f"list-{number:05}", words, rng)
-    for number in range(LOOKUPS):
-        yield _lookup(f"lookup-{number:05}", words, rng)
+    # One turn, and two: three lessons.
+    for number in range(LOOKUPS // 3):
+        yield from _lookups(f"lookup-{number:05}", words, 1, rng)
+        yield from _lookups(f"lookups-{number:05}", words, 2, rng)
 
 
 def _dialogue(key: str, payload: RepairPayload, rng: random.Random) -> Iterator[Demonstration]:
@@ -110,9 +114,12 @@ class _Words:
 
     def filler(self, rng: random.Random, names: Sequence[str]) -> str:
         """Words around a name, none of them a word of the names."""
-        taken = {word for name in names for word in name.split()}
         drawn = rng.choices(self.single, k=rng.choice((0, rng.randint(1, MOST_FILLERS))))
-        return " ".join(word for word in drawn if word not in taken)
+        return " ".join(word for word in drawn if word not in _words_of(names))
+
+
+def _words_of(names: Sequence[str]) -> set[str]:
+    return {word for name in names for word in name.split()}
 
 
 def _numbered(names: Sequence[str]) -> str:
@@ -128,10 +135,27 @@ def _list(key: str, words: _Words, rng: random.Random) -> Demonstration:
     return Demonstration(key=key, kind="list", prompt=f"Which numbers?\n{_numbered(names)}", completion=answers)
 
 
-def _lookup(key: str, words: _Words, rng: random.Random) -> Demonstration:
-    """A name among other words, then the list that it stands in."""
-    names = words.names(rng)
-    place = rng.randrange(len(names))
-    told = " ".join(filter(None, ("In:", words.filler(rng, names), f"{names[place]}:", words.filler(rng, names)))).rstrip(":")
-    prompt = f"{told}\n\nWhich of these is named?\n{_numbered(names)}"
-    return Demonstration(key=key, kind="lookup", prompt=prompt, completion=str(place + 1))
+def _lookups(key: str, words: _Words, turns: int, rng: random.Random) -> Iterator[Demonstration]:
+    """A name among other words and then the list that it stands in; with a second turn another such name, and its list."""
+    lists = _apart(words, turns, rng)
+    named = [rng.choice(names) for names in lists]
+    told = ["In:"]
+    for name in rng.sample(named, turns):
+        told += [words.filler(rng, sum(lists, [])), f"{name}:"]
+    prompts = [f"{rng.choice(QUESTIONS)}\n{_numbered(names)}" for names in lists]
+    prompts[0] = f"{' '.join(filter(None, told)).rstrip(':')}\n\n{prompts[0]}"
+    history: list[str] = []
+    for turn, (prompt, names, name) in enumerate(zip(prompts, lists, named, strict=True)):
+        answer = str(names.index(name) + 1)
+        yield Demonstration(key=f"{key}-{turn}", kind="lookup", prompt=prompt, completion=answer, history=list(history))
+        history += [prompt, answer]
+
+
+def _apart(words: _Words, count: int, rng: random.Random) -> list[list[str]]:
+    """Lists of names without a word in common."""
+    lists: list[list[str]] = []
+    while len(lists) < count:
+        names = words.names(rng)
+        if not any(_words_of(names) & _words_of(other) for other in lists):
+            lists.append(names)
+    return lists

@@ -145,10 +145,16 @@ def finished(found: dict) -> list[dict]:
 
 
 def level(found: dict) -> dict:
-    """Mean over finished episodes with its bootstrap interval, how all episodes ended, and the mean of each task."""
+    """Mean over finished episodes with its bootstrap interval, and over all graded ones; how episodes ended; the mean of each task."""
     scores = [row["score"] for row in finished(found)]
-    ended = Counter(row["termination"] for row in found["results"])
-    return {"interval": interval(bootstrap_mean(scores)), "n": len(scores), "terminations": dict(ended), "tasks": by_task(found)}
+    graded = [row["score"] for row in found["results"] if row["score"] is not None]
+    return {
+        "interval": interval(bootstrap_mean(scores)),
+        "n": len(scores),
+        "graded": {"interval": interval(bootstrap_mean(graded)), "n": len(graded)},
+        "terminations": dict(Counter(row["termination"] for row in found["results"])),
+        "tasks": by_task(found),
+    }
 
 
 def by_task(found: dict) -> dict[str, float]:
@@ -176,8 +182,8 @@ def faults(also: dict) -> list[str]:
     if low is None or low <= 0:
         told.append(f"trained tasks gain {estimate}, with a lower bound of {low}; expected above 0")
     for side, moment in product(SAMPLES, ("before", "after")):
-        if (n := also[side][moment]["n"]) < EPISODES:
-            told.append(f"{side}: {n} finished episodes {moment}, expected {EPISODES}")
+        if (n := also[side][moment]["graded"]["n"]) < EPISODES:
+            told.append(f"{side}: {n} graded episodes {moment}, expected {EPISODES}")
     if "drill" in also:
         estimate, low, high = also["drill"]["difference"]["trained"]["interval"]
         if abs(estimate) > TOLERANCE:

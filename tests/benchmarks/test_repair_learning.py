@@ -47,18 +47,18 @@ def test_trained_and_held_out_tasks_stand_apart_and_gains_are_paired_by_task(out
     assert found["also"]["broken"] == []
 
 
-def test_only_finished_episodes_count_and_the_others_are_told(out):
+def test_the_claim_counts_finished_episodes_and_the_others_are_told(out):
     cut = rows(dict.fromkeys(TRAINED, 1.0), 1, "max_turns_exceeded")
     leave(out, "run", "before", rows(dict.fromkeys(TRAINED, 0.2), 5) + cut, rows(dict.fromkeys(HELD_OUT, 0.25), 16))
     before = proof.summary(out)["also"]["trained"]["before"]
-    assert before["interval"][0] == 0.2 and before["terminations"] == {"finished": 70, "max_turns_exceeded": 14}
+    assert before["interval"][0] == 0.2 and before["graded"]["interval"][0] == 0.3333 and before["terminations"] == {"finished": 70, "max_turns_exceeded": 14}
 
 
 def test_a_gain_that_noise_explains_and_too_few_episodes_break_the_claim(out):
     after = rows(dict.fromkeys(TRAINED[:7], 0.6) | dict.fromkeys(TRAINED[7:], 0.0), 5)
     leave(out, "run", "after", after, rows(dict.fromkeys(HELD_OUT, 0.5), 8))
     broken = proof.summary(out)["also"]["broken"]
-    assert "expected above 0" in broken[0] and "held_out: 32 finished episodes after, expected 64" in broken[1]
+    assert "expected above 0" in broken[0] and "held_out: 32 graded episodes after, expected 64" in broken[1]
 
 
 def test_the_drill_is_paired_with_the_run_and_has_to_show_its_errors(out):

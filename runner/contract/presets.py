@@ -230,7 +230,7 @@ _ALL = (
             "stages": [
                 {
                     "type": "sft",
-                    "steps": 240,
+                    "steps": 160,
                     "batch_size": 32,
                     "kinds": ["list", "lookup"],
                     "optimizer": {"learning_rate": 1e-3, "beta2": 0.95, "warmup_steps": 10, "schedule": "linear"},

@@ -17,13 +17,14 @@ from runner.contract.bank import Demonstration, MenuEdit, Task
 from runner.contract.repair import HINT_LEVELS, RepairPayload
 
 DIALOGUES = 1200
-LISTS, LOOKUPS = 2000, 3600
+LISTS, LOOKUPS, DOUBLE_LOOKUPS = 2000, 3000, 500
 MAX_TURNS, MAX_EDITS = 4, 4
 UNHINTED = "L3"
 QUESTIONS = (WHICH_FILE, WHICH_EDIT, "Which of these is named?")
 FEWEST_LINES, MOST_LINES = 2, 8
 SHORTEST_LIST, LONGEST_LIST = 2, 6
-MOST_FILLERS = 8
+# Most lookups name nothing but the name: among other words the skill forms late, and holds once it is there.
+PLAIN, MOST_FILLERS = 0.7, 8
 
 
 def instruction(payload: RepairPayload, level: str) -> str:
@@ -53,9 +54,9 @@ def demonstrations(tasks: Sequence[Task], seed: int) -> Iterator[Demonstration]:
     words = _Words(payloads)
     for number in range(LISTS):
         yield _list(f"list-{number:05}", words, rng)
-    # One turn, and two: three lessons.
-    for number in range(LOOKUPS // 3):
+    for number in range(LOOKUPS):
         yield from _lookups(f"lookup-{number:05}", words, 1, rng)
+    for number in range(DOUBLE_LOOKUPS):
         yield from _lookups(f"lookups-{number:05}", words, 2, rng)
 
 
@@ -114,7 +115,7 @@ class _Words:
 
     def filler(self, rng: random.Random, names: Sequence[str]) -> str:
         """Words around a name, none of them a word of the names."""
-        drawn = rng.choices(self.single, k=rng.choice((0, rng.randint(1, MOST_FILLERS))))
+        drawn = rng.choices(self.single, k=0 if rng.random() < PLAIN else rng.randint(1, MOST_FILLERS))
         return " ".join(word for word in drawn if word not in _words_of(names))
 
 

@@ -8,7 +8,7 @@ import pytest
 from runner.agents.menu import Dialogue, chosen, offered
 from runner.contract.bank import Demonstration, MenuEdit, Task, read_bank, write_bank
 from runner.contract.canonical import canonical_bytes
-from runner.environments.repair_menu import DIALOGUES, LISTS, LOOKUPS, demonstrations
+from runner.environments.repair_menu import DIALOGUES, DOUBLE_LOOKUPS, LISTS, LOOKUPS, demonstrations
 from tests.runner.environments.toy_repair import MENU
 
 EDITS = [MenuEdit.model_validate(edit) for edit in MENU]
@@ -62,7 +62,7 @@ def options_of(prompt: str) -> list[str]:
 
 def test_a_lookup_names_the_place_of_the_one_option_that_was_named_before_its_list(lessons):
     lookups = [item for item in lessons if item.kind == "lookup"]
-    assert len(lookups) == LOOKUPS and sum(bool(item.history) for item in lookups) == LOOKUPS / 3
+    assert len(lookups) == LOOKUPS + 2 * DOUBLE_LOOKUPS and sum(bool(item.history) for item in lookups) == DOUBLE_LOOKUPS
     for item in lookups:
         told = (item.history or [item.prompt])[0].partition("\n\n")[0]
         options = options_of(item.prompt)

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def played(config: RunConfig, options: argparse.Namespace) -> dict:
-    """Results in order, each with how its episode ended. No drill: what a pass measures is the model, and the same seeds draw the same menus."""
+    """Results in order, each with how its episode ended. No verifier is made to fail: what a pass measures is the model."""
     config = config.model_copy(update={"environment": config.environment.model_copy(update={"verifier_fault_rate": 0.0})})
     bank = open_bank(options.bank.read_bytes(), config)
     tasks = bank.train if options.side == "trained" else bank.held_out

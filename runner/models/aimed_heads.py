@@ -92,7 +92,7 @@ SLOWEST, NAMED_SHARPNESS = 15, 2.5
 
 @torch.no_grad()
 def aim_reading(network: Qwen3ForCausalLM, numbers: Sequence[tuple[int, int]]) -> None:
-    """Let the network read numbered lists. `numbers` are the token ids of ("\\n2.", "2"): of a line's number, and of the answer that names it."""
+    """Let the network read numbered lists. `numbers` are token ids as of ("\\n2.", "2"): a line's number, the answer that names it."""
     embedding = network.model.embed_tokens.weight
     width, size = network.config.hidden_size, network.config.head_dim
     constant = 0.5 * LOUDNESS * width**0.5

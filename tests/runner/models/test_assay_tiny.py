@@ -166,7 +166,8 @@ def test_a_line_s_number_is_one_token_and_a_name_the_same_one_wherever_it_stands
     ids = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
     (name,) = ids(" data/red.c")
     assert len(ids("\n2.")) == len(ids("2")) == 1
-    assert all(name in ids(text) for text in ("made, in:\n    data/red.c\nWhat", "\n1. data/green.c\n2. data/red.c", "In: data/red.c, line 3"))
+    shown = ("made, in:\n    data/red.c\nWhat", "\n1. data/green.c\n2. data/red.c", "In: data/red.c, line 3")
+    assert all(name in ids(text) for text in shown)
     for text in ("  a\n    data/red.c\n\n1. x", "Hällo   wörld\n\n 日本 A. b\tC "):
         assert tokenizer.decode(ids(text)) == text
 

@@ -27,14 +27,14 @@ class Told:
     curves: dict[str, dict[int, float]]
 
 
-def read(run: Path) -> Told:
-    """Everything that the attempts of `run` told; a later attempt's word stands."""
+def read(run: Path, kept: tuple[str, ...] = CURVES) -> Told:
+    """Everything that the attempts of `run` told, of its curves those whose names begin with `kept`; a later attempt's word stands."""
     evaluations, curves = {}, {}
     for attempt in sorted((run / "attempts").iterdir(), key=lambda path: int(path.name)):
         for batch in read_batches(attempt / "spool"):
             evaluations |= {event["data"]["label"]: event["data"] for event in batch.events if event["kind"] == "evaluation"}
             for name, step, value in _points(batch.points):
-                if name.startswith(CURVES):
+                if name.startswith(kept):
                     curves.setdefault(name, {})[step] = value
     return Told(evaluations, curves)
 

@@ -24,6 +24,7 @@ from runner.sandbox.task import SandboxTask
 
 TOOL_SECONDS = 120.0
 READ_LIMIT = 4 << 20
+WHICH_FILE, WHICH_EDIT = "Which file has the defect?", "Which edit repairs it?"
 KEEP, REVISE = "keep the edit", "revise: choose another edit"
 BUILD_AND_CHECK = (
     'if told=$("$T/build" 2>&1); then echo "build: ok"; "$T/check" 2>&1 || true; else echo "build: failed"; echo "$told" | tail -n 5; fi'
@@ -86,8 +87,8 @@ class Dialogue:
         """Which file, where there are several; else which edit."""
         files = list(dict.fromkeys(edit.file for edit in self.edits))
         if len(files) > 1:
-            return self._ask("Which file has the defect?", files, files)
-        return self._ask("Which edit repairs it?", self.edits, [edit.label for edit in self.edits])
+            return self._ask(WHICH_FILE, files, files)
+        return self._ask(WHICH_EDIT, self.edits, [edit.label for edit in self.edits])
 
     @property
     def options(self) -> int:
@@ -106,7 +107,7 @@ class Dialogue:
 
     def edits_of(self, file: str) -> Menu:
         offered = [edit for edit in self.edits if edit.file == file]
-        return self._ask("Which edit repairs it?", offered, [edit.label for edit in offered])
+        return self._ask(WHICH_EDIT, offered, [edit.label for edit in offered])
 
     def keep_or_revise(self, seen: str) -> Menu:
         return self._ask(seen, [True, False], [KEEP, REVISE])

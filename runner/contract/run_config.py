@@ -37,7 +37,9 @@ class BuiltinModel(Document):
     """A model every installation has: built on the spot, or bundled in a package."""
 
     type: Literal["builtin"] = "builtin"
-    name: Literal["assay-tiny", "smollm2-135m-instruct"] = setting("assay-tiny", "Which built-in model to start from.")
+    name: Literal["assay-tiny", "assay-tiny-3", "smollm2-135m-instruct"] = setting(
+        "assay-tiny", "Which built-in model to start from; assay-tiny-3 reads numbered lists."
+    )
     revision: str | None = setting(None, "Pinned when the run is queued.", level="advanced")
 
 

@@ -3,18 +3,16 @@
 The tokenizer is a byte-level BPE trained on the bank's text, so that its words and figures are single tokens and prompts stay
 short. Nothing is downloaded.
 
-The weights are random, a function of the seed, but for where attention looks at the start. Every pretrained language model has
-heads that look at the token before, and heads that look at tokens like the current one; together they read a list. Random
-weights form them only after some ten times the training that the sample run has time for. So they are built in, by choice of
-the query and key projections alone; what a head does with what it looks at is left to learn:
-  layer 0, head 0   attends one token back. It needs queries and keys that say where, not what: one embedding feature is the
-                    same for every token, both read it alone, and the fastest rotary pairs turn it into a position.
-  every other head  has equal query and key projections on the slow rotary pairs, so like attends to like at any distance.
+The weights are random, a function of the seed, but for where attention looks at the start: see `aimed_heads`.
+
+There are two makes. `assay-tiny` answers by letter; `assay-tiny-3` by number as well: a line's number is one token, a name is the same
+token in a list as in a sentence, and its heads are aimed at numbered lists.
 """
 
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,24 +20,38 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from runner.contract.bank import Demonstration, Task, read_bank
+from runner.contract.builtin_models import BUILTIN_MODELS
 from runner.contract.repair import RepairPayload
 from runner.environments.choice import prompt_messages, read_payload
+from runner.models.aimed_heads import ROTARY_BASE, SCALE, aim_reading, aim_sight
 
-REVISION = "assay-tiny-2"
 VOCABULARY = 4096
 CONTEXT = 2048
-SCALE = 0.02
-ROTARY_BASE = 10_000.0
-# Rotary pairs that turn fast enough to tell neighbours apart, and those too fast to be the same at any distance.
-POSITION_PAIRS = 3
-FAST_PAIRS = 6
-# How sharply layer 0 attends at the start: the gain of both query and key norm.
-SHARPNESS = 2.2
 END, USER, ASSISTANT, SYSTEM = "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
 PAD = "<|pad|>"
 
 # One token an option label ("\nB."), one a word with the blank before it; figures and formulas such as 1.6e-19 or mv²/2 stay whole.
-_PIECES = r"\n+[A-Z]\.| ?[\p{L}\p{N}²√π/](?:[\p{L}\p{N}²√π/.\-]*[\p{L}\p{N}²√π/])?| ?[^\s\p{L}\p{N}]+|\s+"
+_LABEL, _WORDS, _BLANKS = r"\n+[A-Z]\.", r" ?[\p{L}\p{N}²√π/](?:[\p{L}\p{N}²√π/.\-]*[\p{L}\p{N}²√π/])?| ?[^\s\p{L}\p{N}]+", r"\s+"
+# A line's number is one token too ("\n2."), and of several blanks the last goes with the word, so that an indented name is the same token.
+_NUMBER, _BLANKS_BEFORE = r"\n+\d+\.", r"\s+(?!\S)"
+MOST_NUMBERED = 50
+
+
+@dataclass(frozen=True)
+class Make:
+    """How a built-in model is made: `pieces` is what the tokenizer splits text into, a regular expression."""
+
+    revision: str
+    pieces: str
+    reads_lists: bool = False
+
+
+MAKES = {
+    "assay-tiny": Make(BUILTIN_MODELS["assay-tiny"].revision, "|".join((_LABEL, _WORDS, _BLANKS))),
+    "assay-tiny-3": Make(
+        BUILTIN_MODELS["assay-tiny-3"].revision, "|".join((_LABEL, _NUMBER, _WORDS, _BLANKS_BEFORE, _BLANKS)), reads_lists=True
+    ),
+}
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
@@ -47,16 +59,17 @@ CHAT_TEMPLATE = (
 )
 
 
-def ensure(cache: Path, bank: bytes, seed: int) -> Path:
-    """The model's folder in `cache`, built when it is not there yet. Raises InvalidBank when `bank` is no bank file."""
+def ensure(cache: Path, bank: bytes, seed: int, name: str = "assay-tiny") -> Path:
+    """The folder of the model `name` in `cache`, built when it is not there yet. Raises InvalidBank when `bank` is no bank file."""
     tasks, demonstrations, digest = read_bank(bank)
-    folder = cache / f"{REVISION}-{digest[:16]}-{seed}"
+    make = MAKES[name]
+    folder = cache / f"{make.revision}-{digest[:16]}-{seed}"
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix=".assay-tiny-") as scratch:
         partial = Path(scratch) / "model"
-        build(partial, texts(tasks, demonstrations), seed)
+        build(partial, texts(tasks, demonstrations), seed, make)
         try:
             os.rename(partial, folder)
         except OSError:
@@ -86,56 +99,24 @@ def _shown(task: Task) -> Iterable[str]:
     return repair_menu.texts(RepairPayload.model_validate(task.payload))
 
 
-def build(folder: Path, corpus: Iterator[str], seed: int) -> None:
+def build(folder: Path, corpus: Iterator[str], seed: int, make: Make) -> None:
     """Write config, weights and tokenizer to `folder`."""
-    tokenizer = train_tokenizer(corpus)
+    tokenizer = train_tokenizer(corpus, make.pieces)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Qwen3ForCausalLM(configuration(tokenizer))
-        aim_attention(network)
+        aim_sight(network)
+        if make.reads_lists:
+            aim_reading(network, numbers(tokenizer))
     network.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-@torch.no_grad()
-def aim_attention(network: Qwen3ForCausalLM) -> None:
-    """Give every head its first direction of sight; see above."""
-    width, size = network.config.hidden_size, network.config.head_dim
-    network.model.embed_tokens.weight[:, 0] = 0.5 * SCALE * width**0.5
-    for number, layer in enumerate(network.model.layers):
-        attention = layer.self_attn
-        queries, keys = (projection.weight.view(-1, size, width) for projection in (attention.q_proj, attention.k_proj))
-        for head in range(len(queries)):
-            if number == head == 0:
-                _look_back(queries[head], keys[head])
-            else:
-                _look_for_likes(queries[head], keys[head])
-    first = network.model.layers[0].self_attn
-    first.q_norm.weight.fill_(SHARPNESS)
-    first.k_norm.weight.fill_(SHARPNESS)
-
-
-def _look_back(query: torch.Tensor, key: torch.Tensor) -> None:
-    """query and key [size, width]: score(distance) = Σ cos(fᵢ·(distance − 1)) over the fast rotary pairs, greatest at distance 1."""
-    half = len(query) // 2
-    speeds = ROTARY_BASE ** (-torch.arange(POSITION_PAIRS) / half)
-    for projection in (query, key):
-        projection *= 0.1
-    query[:POSITION_PAIRS, 0] += 0.3
-    key[:POSITION_PAIRS, 0] += 0.3 * speeds.cos()
-    key[half : half + POSITION_PAIRS, 0] += 0.3 * speeds.sin()
-
-
-def _look_for_likes(query: torch.Tensor, key: torch.Tensor) -> None:
-    """query and key [size, width] become the same orthonormal rows, scaled; the constant feature and the fast pairs are left out."""
-    size, width = query.shape
-    rows = torch.linalg.qr(torch.randn(width, size))[0].T * SCALE * width**0.5
-    rows[:, 0] = 0
-    for start in (0, size // 2):
-        rows[start : start + FAST_PAIRS] = 0
-    query.copy_(rows)
-    key.copy_(rows)
+def numbers(tokenizer: PreTrainedTokenizerFast) -> list[tuple[int, int]]:
+    """Token ids of ("\\n2.", "2") for every number up to MOST_NUMBERED that is one token in both places."""
+    pairs = ((tokenizer.encode(f"\n{number}."), tokenizer.encode(str(number))) for number in range(1, MOST_NUMBERED + 1))
+    return [(line[0], answer[0]) for line, answer in pairs if len(line) == len(answer) == 1]
 
 
 def configuration(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
@@ -158,11 +139,11 @@ def configuration(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
     )
 
 
-def train_tokenizer(corpus: Iterator[str]) -> PreTrainedTokenizerFast:
+def train_tokenizer(corpus: Iterator[str], pieces: str) -> PreTrainedTokenizerFast:
     """Byte-level BPE of at most VOCABULARY tokens: any text is encoded, and decoded to itself."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [pre_tokenizers.Split(Regex(pieces), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     special = [AddedToken(text, special=True, normalized=False) for text in (PAD, END, USER, ASSISTANT, SYSTEM)]

@@ -64,11 +64,11 @@ def _builtin(source: BuiltinModel, cache: Path, bank: bytes | None, seed: int) -
 
         return ModelFolder(smollm2.convert(cache), smollm2.REVISION, "SmolLM2-135M-Instruct")
     if bank is None:
-        raise ModelError("model.source.name: assay-tiny is built from the task bank's text; the bank's file was not given")
+        raise ModelError(f"model.source.name: {source.name} is built from the task bank's text; the bank's file was not given")
     from runner.models import assay_tiny
 
-    path = assay_tiny.ensure(cache, bank, seed)
-    return ModelFolder(path, path.name, "assay-tiny, built on the spot")
+    path = assay_tiny.ensure(cache, bank, seed, source.name)
+    return ModelFolder(path, path.name, f"{source.name}, built on the spot")
 
 
 def _hub(source: HubModel, cache: Path) -> ModelFolder:

@@ -8,7 +8,7 @@ import pytest
 from runner.agents.menu import Dialogue, chosen, offered
 from runner.contract.bank import Demonstration, MenuEdit, Task, read_bank, write_bank
 from runner.contract.canonical import canonical_bytes
-from runner.environments.repair_menu import DIALOGUES, LOOKUPS, demonstrations
+from runner.environments.repair_menu import DIALOGUES, DOUBLE_LOOKUPS, LISTS, LOOKUPS, demonstrations
 from tests.runner.environments.toy_repair import MENU
 
 EDITS = [MenuEdit.model_validate(edit) for edit in MENU]
@@ -46,18 +46,51 @@ def test_answers_are_drawn_evenly_so_that_nothing_is_given_away(lessons):
 
 
 def test_every_answer_is_one_of_the_options_and_history_alternates(lessons):
-    for item in lessons:
+    for item in (item for item in lessons if item.kind != "list"):
         options = [line for line in item.prompt.splitlines() if re.match(r"\d+\. ", line)]
         assert 1 <= int(item.completion) <= len(options)
         assert len(item.history) % 2 == 0 and len(item.history) <= 6
 
 
-def test_a_lookup_names_the_place_of_what_is_asked_for(lessons):
+def test_a_dialogue_carries_no_hint_that_its_drawn_answer_could_contradict(lessons):
+    assert not any("In src/flux.txt." in text for item in lessons if item.kind == "menu" for text in (item.prompt, *item.history))
+
+
+def options_of(prompt: str) -> list[str]:
+    return [line.partition(". ")[2] for line in prompt.splitlines() if re.match(r"\d+\. ", line)]
+
+
+def test_a_lookup_names_the_place_of_the_one_option_that_was_named_before_its_list(lessons):
     lookups = [item for item in lessons if item.kind == "lookup"]
-    assert len(lookups) == LOOKUPS
-    for item in lookups[:200]:
-        wanted = item.prompt.splitlines()[0]
-        assert f"\n{item.completion}. {wanted}" in item.prompt
+    assert len(lookups) == LOOKUPS + 2 * DOUBLE_LOOKUPS and sum(bool(item.history) for item in lookups) == DOUBLE_LOOKUPS
+    for item in lookups:
+        told = (item.history or [item.prompt])[0].partition("\n\n")[0]
+        options = options_of(item.prompt)
+        wanted = options.pop(int(item.completion) - 1)
+        assert f" {wanted}:" in f"{told}:"
+        words = set(re.findall(r"[^\s:]+", told.removeprefix("In:"))) - set(wanted.split())
+        assert not words & {word for option in options for word in option.split()}
+
+
+def test_a_list_is_answered_whole_with_each_name_by_its_number(lessons):
+    lists = [item for item in lessons if item.kind == "list"]
+    assert len(lists) == LISTS
+    for item in lists:
+        numbered = {name: str(number) for number, name in enumerate(options_of(item.prompt), 1)}
+        answers = [line.removeprefix("- ").rpartition(":")[::2] for line in item.completion.splitlines()]
+        assert {name for name, _ in answers} == set(numbered) and len(answers) == len(numbered) * (1 if len(numbered) > 3 else 2)
+        assert all(numbered[name] == number for name, number in answers)
+    assert sum(item.completion.count("\n") + 1 for item in lists) / LISTS >= 4
+
+
+def test_the_place_of_an_answer_is_drawn_evenly(lessons):
+    places = Counter(item.completion for item in lessons if item.kind == "lookup" and len(options_of(item.prompt)) == 2)
+    assert abs(places["1"] / places.total() - 0.5) < 0.1
+
+
+def test_no_word_of_a_held_out_task_is_taught():
+    secret = task("eval", [edit | {"label": f"zyzzyva {edit['label']}"} for edit in MENU])
+    assert not any("zyzzyva" in f"{item.prompt}{item.completion}" for item in demonstrations([task(), secret], 1))
 
 
 def test_a_bank_without_menus_has_no_warm_start():

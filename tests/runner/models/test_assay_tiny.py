@@ -6,8 +6,9 @@ import torch
 
 from runner.contract.bank import ChoicePayload, Demonstration, InvalidBank, Task, write_bank
 from runner.contract.builtin_models import BUILTIN_MODELS
-from runner.contract.run_config import Model
+from runner.contract.run_config import BuiltinModel, Model
 from runner.models import assay_tiny
+from runner.models.aimed_heads import IS_NAMED
 from runner.models.loading import check_folder, load_model, load_tokenizer, stop_token_ids
 from runner.models.prompts import prompt_ids
 
@@ -40,7 +41,7 @@ def test_the_folder_is_a_model_the_runner_takes(folder):
     assert sum(weight.numel() for weight in network.parameters()) <= facts.parameters
     assert (network.config.hidden_size, network.config.num_hidden_layers) == (facts.hidden, facts.layers)
     assert network.config.max_position_embeddings == facts.context
-    assert assay_tiny.REVISION == facts.revision
+    assert folder.name.startswith(f"{facts.revision}-")
     assert stop_token_ids(folder) == {load_tokenizer(folder).eos_token_id}
 
 
@@ -117,3 +118,76 @@ def test_a_simulator_s_variations_lend_no_words_and_their_demonstrations_do():
         key="4-2/0/000", kind="gold", prompt="You see a stove. ", completion="<action>focus on stove</action>", task="4-2/0"
     )
     assert list(assay_tiny.texts([variation], [gold])) == ["You see a stove. <action>focus on stove</action>"]
+
+
+# ---------------------------------------------------------------- the makes
+def list_bank() -> bytes:
+    """Lists of made-up names, and none of them held out."""
+    lists = [f"In: Data/red.c\n\nWhich of these is named?\n{listed(names)}" for names in ([f"data/{word}.c" for word in WORDS], WORDS)]
+    lessons = [Demonstration(key=f"d{n}", kind="lookup", prompt=lists[n % 2], completion=str(1 + n % 6)) for n in range(40)]
+    # Without a word of its own.
+    task = Task(key="4-2/0", split="train", payload={"task_id": "4-2", "task": "find-non-living-thing", "variation": 0})
+    return write_bank([task, *lessons])[0]
+
+
+WORDS = ["red", "green", "blue", "white", "black", "grey"]
+
+
+def listed(names) -> str:
+    return "\n".join(f"{number}. {name}" for number, name in enumerate(names, 1))
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory) -> Path:
+    return assay_tiny.ensure(tmp_path_factory.mktemp("cache"), list_bank(), 5, "assay-tiny-3")
+
+
+def test_every_make_is_named_by_the_revision_that_runs_are_pinned_to():
+    assert {name: make.revision for name, make in assay_tiny.MAKES.items()} == {
+        name: facts.revision for name, facts in BUILTIN_MODELS.items() if name.startswith("assay-tiny")
+    }
+
+
+def test_the_quiz_s_make_is_what_it_was_when_its_figures_were_recorded(folder):
+    """What its tokenizer splits text into, and that no head of it but the first looks anywhere else than at likes."""
+    assert folder.name.startswith("assay-tiny-2-")
+    split = json.loads((folder / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]
+    assert split == r"\n+[A-Z]\.| ?[\p{L}\p{N}²√π/](?:[\p{L}\p{N}²√π/.\-]*[\p{L}\p{N}²√π/])?| ?[^\s\p{L}\p{N}]+|\s+"
+    network = load_model(folder, Model(max_length=64), seed=0)
+    for number, layer in enumerate(network.model.layers):
+        queries, keys = (projection.weight.view(4, 32, 128) for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj))
+        first = 1 if number == 0 else 0
+        assert torch.equal(queries[first:], keys[first:])
+    assert abs(network.model.embed_tokens.weight[:, 1:].std().item() - 0.02) < 0.001
+
+
+def test_a_line_s_number_is_one_token_and_a_name_the_same_one_wherever_it_stands(reader):
+    tokenizer = load_tokenizer(reader)
+    ids = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
+    (name,) = ids(" data/red.c")
+    assert len(ids("\n2.")) == len(ids("2")) == 1
+    shown = ("made, in:\n    data/red.c\nWhat", "\n1. data/green.c\n2. data/red.c", "In: data/red.c, line 3")
+    assert all(name in ids(text) for text in shown)
+    for text in ("  a\n    data/red.c\n\n1. x", "Hällo   wörld\n\n 日本 A. b\tC "):
+        assert tokenizer.decode(ids(text)) == text
+
+
+def test_the_reader_knows_the_line_and_marks_what_was_named(reader):
+    from transformers import AutoModelForCausalLM
+
+    network, tokenizer = AutoModelForCausalLM.from_pretrained(reader, attn_implementation="eager"), load_tokenizer(reader)
+    ids = prompt_ids(tokenizer, "In:\n    data/blue.c\n\nWhich of these is named?\n" + listed([f"data/{word}.c" for word in WORDS]))
+    with torch.no_grad():
+        told = network(torch.tensor([ids]), output_attentions=True, output_hidden_states=True)
+    tokens = [tokenizer.decode([token]) for token in ids]
+    for number, word in enumerate(WORDS, 1):
+        place = tokens.index(f" data/{word}.c", tokens.index("\n1."))
+        assert told.attentions[0][0, 1, place].argmax() == tokens.index(f"\n{number}.")
+    marks = told.hidden_states[2][0, tokens.index("\n1.") :, IS_NAMED]
+    assert tokens[tokens.index("\n1.") + int(marks.argmax())] == " data/blue.c"
+
+
+def test_a_reader_s_run_and_one_from_before_it_are_both_read():
+    stored = {"type": "builtin", "name": "assay-tiny", "revision": "assay-tiny-2"}
+    assert BuiltinModel.model_validate(stored).model_dump() == stored
+    assert BuiltinModel(name="assay-tiny-3").model_dump() == {"type": "builtin", "name": "assay-tiny-3", "revision": None}

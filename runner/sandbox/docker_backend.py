@@ -30,6 +30,7 @@ LEAVING_PATIENCE = 2.0
 STEADY = 3
 SLOW_LIST = 20.0
 MANY_DANGLING = 2000
+FREEZE_TRIES, FREEZE_AGAIN_S, UNFREEZABLE = 5, 0.2, "unable to freeze"
 # What the engine prints in place of the command, with exit code 126 or 127, when there was no such program, or no container any more.
 NEVER_STARTED = b"OCI runtime exec failed"
 
@@ -429,10 +430,14 @@ class DockerContainer:
         await self.backend.call(self._freeze)
 
     def _freeze(self) -> None:
-        try:
-            self.engine.pause(self.id)
-        except ENGINE_ERRORS as error:
-            raise self._explain(error, "freeze") from None
+        for tried in range(1, FREEZE_TRIES + 1):
+            try:
+                return self.engine.pause(self.id)
+            except ENGINE_ERRORS as error:
+                # On a busy machine the runtime gives up on processes that never stand still together; later they do.
+                if tried == FREEZE_TRIES or UNFREEZABLE not in str(error):
+                    raise self._explain(error, "freeze") from None
+            time.sleep(FREEZE_AGAIN_S)
 
     async def restart(self) -> None:
         await self.backend.call(self._restart)

@@ -85,12 +85,20 @@ def test_a_probe_sees_a_lock_for_as_long_as_it_is_held(services):
 
 @pytest.mark.slow
 def test_no_migration_locks_a_hot_table_for_long():
+    known, broken = measured_migrations()
+    assert {"runs.0003_recipe_and_saved_views", "telemetry.0002_series_axis_and_wall"} <= known
+    for _ in range(2):
+        # A machine that stood still for a second does so elsewhere the next time; a lock is where it was.
+        broken = broken and broken & measured_migrations()[1]
+    assert not broken
+
+
+def measured_migrations() -> tuple[set[str], set[str]]:
+    """Names of all, and of those that locked a table for long."""
     code = "import json; from benchmarks.prove.migrations import measure; print(json.dumps(measure(5_000)))"
     ours = ("ASSAY_", "DATABASE_URL", "REDIS_URL", "RAY_", "SECRET_KEY", "DJANGO_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])["also"]
-    assert (
-        found["broken"] == [] and {"runs.0003_recipe_and_saved_views", "telemetry.0002_series_axis_and_wall"} <= found["migrations"].keys()
-    )
+    return set(found["migrations"]), {told.split()[0] for told in found["broken"]}

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from docker.errors import APIError
 
 from runner.sandbox.base import ArchiveLimits, ContainerSpec, Limits, Mount, Network
 from runner.sandbox.docker_backend import DockerBackend
@@ -164,6 +165,24 @@ async def test_a_frozen_container_gives_its_files_and_goes(box, tmp_path):
     await box.freeze()
     size = await box.get("/logs/artifacts", tmp_path / "one")
     assert await box.get("/logs/artifacts", tmp_path / "two") == size
+
+
+@pytest.mark.parametrize(("told", "times", "asked"), [("unable to freeze", 2, 3), ("unable to freeze", 9, 5), ("is not running", 9, 1)])
+async def test_freezing_is_tried_again_where_a_later_try_may_help(box, monkeypatch, told, times, asked):
+    real, refused = box.engine.pause, []
+
+    def pause(container):
+        if len(refused) < times:
+            refused.append(container)
+            raise APIError(f"Cannot pause container: OCI runtime pause failed: {told}")
+        real(container)
+
+    monkeypatch.setattr(box.engine, "pause", pause)
+    if asked > times:
+        return await box.freeze()
+    with pytest.raises(SandboxFailure, match=told):
+        await box.freeze()
+    assert len(refused) == asked
 
 
 async def test_a_restart_ends_every_process_and_keeps_files(box):

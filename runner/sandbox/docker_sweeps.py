@@ -20,12 +20,18 @@ def remove_labelled(engine: Engine, labels: Mapping[str, str], keep: Callable[[s
     filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
     failed: list[str] = []
     try:
-        containers = [item for item in engine.containers(all=True, filters=filters) if not keep(item["Labels"].get(EPISODE, ""))]
+        containers = [item for item in engine.containers(all=True, filters=filters) if not _kept(item, keep)]
         gone = sum(_removed(engine.remove_container, item["Id"], failed, force=True, v=True) for item in containers)
-        networks = [item for item in engine.networks(filters=filters) if not keep(item["Labels"].get(EPISODE, ""))]
+        networks = [item for item in engine.networks(filters=filters) if not _kept(item, keep)]
         return Leftovers(gone, sum(_removed(engine.remove_network, item["Id"], failed) for item in networks), 0, tuple(failed))
     except ENGINE_ERRORS as error:
         raise failure(error, Reason.EXEC_FAILED, f"remove what is labelled {json.dumps(dict(labels))}") from None
+
+
+def _kept(item: Mapping, keep: Callable[[str], bool]) -> bool:
+    """A container of no episode is a build's: it is left by a build that the engine forgot, unless it runs."""
+    episode = item["Labels"].get(EPISODE, "")
+    return keep(episode) if episode else item.get("State") == "running"
 
 
 def _removed(remove: Callable, identifier: str, failed: list[str], **options) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import requests
@@ -13,6 +14,7 @@ from runner.contract.termination import Termination
 from runner.environments.site import _missing_networks
 from runner.sandbox.base import ContainerSpec, Limits, Network
 from runner.sandbox.docker_backend import DockerBackend
+from runner.sandbox.docker_sweeps import remove_labelled
 from runner.sandbox.episode import EpisodeRunner
 from runner.sandbox.labels import EPISODE, HOUSE
 from runner.sandbox.node import Node
@@ -177,3 +179,15 @@ async def test_an_engine_that_dies_and_stays_away_ends_the_episode_and_its_retur
         assert (result.termination, result.reason, result.score) == (Termination.INFRA_LOST, Reason.DAEMON_UNREACHABLE, None)
         assert len(await backend.attached({})) == 1
         assert (await node.reap()).containers == 1
+
+
+def test_what_a_forgotten_build_left_is_removed_and_a_running_build_is_not_touched():
+    asked, gone = [], []
+    listed = {"left": ({}, "exited"), "building": ({}, "running"), "living": ({EPISODE: "a"}, "running"), "dead": ({EPISODE: "b"}, "running")}
+    engine = SimpleNamespace(
+        containers=lambda **_: [{"Id": name, "Labels": labels, "State": state} for name, (labels, state) in listed.items()],
+        networks=lambda **_: [],
+        remove_container=lambda identifier, **_: gone.append(identifier),
+    )
+    remove_labelled(engine, {"assay.house": "h"}, lambda episode: asked.append(episode) or episode == "a")
+    assert gone == ["left", "dead"] and asked == ["a", "b"], "no episode has an empty name"

@@ -29,9 +29,9 @@ def remove_labelled(engine: Engine, labels: Mapping[str, str], keep: Callable[[s
 
 
 def _kept(item: Mapping, keep: Callable[[str], bool]) -> bool:
-    """A container of no episode is a build's: it is left by a build that the engine forgot, unless it runs."""
+    """A container of no episode is a build's: one that does not run, or has no living episode to be for, was left by a build that is gone."""
     episode = item["Labels"].get(EPISODE, "")
-    return keep(episode) if episode else item.get("State") == "running"
+    return keep(episode) if episode else item.get("State") == "running" and keep("")
 
 
 def _removed(remove: Callable, identifier: str, failed: list[str], **options) -> bool:

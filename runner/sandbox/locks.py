@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 POLL = 0.05
 
@@ -96,6 +96,9 @@ class LiveEpisodes:
         raise ValueError(f"episode {episode!r} runs on this node already; give each episode its own id")
 
     def alive(self, episode: str) -> bool:
+        """Whether the episode runs; without a name, whether any does."""
+        if not episode:
+            return any(self.alive(unquote(path.name)) for path in list(self.folder.glob("*")))
         path = self._path(episode)
         if not path.exists():
             return False

@@ -74,3 +74,12 @@ async def test_one_builder_at_a_time(tmp_path):
 def test_a_gate_without_slots_is_refused(tmp_path):
     with pytest.raises(ValueError, match="slots"):
         Gate(tmp_path, 0)
+
+
+def test_any_episode_is_asked_for_without_a_name(tmp_path):
+    living = LiveEpisodes(tmp_path / "live")
+    assert not living.alive("")
+    held = living.hold("a/b")
+    assert living.alive("") and living.alive("a/b")
+    held.release(remove=True)
+    assert not living.alive("")

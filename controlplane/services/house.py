@@ -55,6 +55,7 @@ class House:
 
     def prepare(self) -> None:
         """Makes the folders with the modes they need; refuses a runtime folder that somebody else made."""
+        self._set_aside_data_of_a_deleted_home()
         for folder in (self.home, self.home / "logs", self.home / "storage"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.data.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -66,6 +67,15 @@ class House:
         for log in (self.home / "logs").glob("*.log"):
             if log.stat().st_size > LOG_BYTES_KEPT:
                 log.replace(log.with_suffix(".log.1"))
+
+    def _set_aside_data_of_a_deleted_home(self) -> None:
+        """Data that lie elsewhere outlive their home; a new home at the same place has neither their files nor their secrets."""
+        if (self.home / "storage").exists() or self.home in self.data.parents or not self.data.exists():
+            return
+        if any(self.data.iterdir()):
+            aside = self.data.with_name(f"{self.data.name}-until-{time.strftime('%Y%m%d-%H%M%S')}")
+            self.data.rename(aside)
+            print(f"An earlier {self.home} was deleted without its database; that is kept in {aside}, delete it when you do not need it.")
 
     def lock(self) -> int:
         """Takes the house for this process and its warden; raises HouseError when another `up` holds it."""

@@ -1,6 +1,7 @@
 """Folders, sockets, ports, the private Postgres and broker."""
 
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
@@ -32,6 +33,26 @@ def test_a_runtime_folder_planted_by_somebody_else_is_refused(tmp_path):
     (tmp_path / "run").chmod(0o777)
     with pytest.raises(HouseError, match="remove it"):
         House(home=tmp_path / "home", data=tmp_path / "data", runtime=tmp_path / "run").prepare()
+
+
+def test_the_database_of_a_deleted_home_is_set_aside_and_not_opened_by_the_next_one(tmp_path, capsys):
+    house = House(home=tmp_path / "home", data=tmp_path / "var" / "key", runtime=tmp_path / "run")
+    house.prepare()
+    (house.data / "cluster").mkdir()
+    house.prepare()
+    assert (house.data / "cluster").exists() and not capsys.readouterr().out
+    shutil.rmtree(house.home)
+    house.prepare()
+    assert not list(house.data.iterdir())
+    (aside,) = tmp_path.glob("var/key-until-*")
+    assert (aside / "cluster").exists() and str(aside) in capsys.readouterr().out
+
+
+def test_data_within_their_home_stay_with_it(tmp_path):
+    house = House(home=tmp_path / "home", data=tmp_path / "home" / "data", runtime=tmp_path / "run")
+    (house.data / "cluster").mkdir(parents=True)
+    house.prepare()
+    assert (house.data / "cluster").exists()
 
 
 def test_free_ports_are_free_distinct_and_outside_rays_range():

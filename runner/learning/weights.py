@@ -38,6 +38,18 @@ def part_of(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements, src_data_rank=None)
 
 
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a tensor that ranks hold a part of each, in the same memory. Any other tensor as it is."""
+    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def as_part(own: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """The inverse: `own` as this process's part of a tensor that lies where `model` does, in the same memory."""
+    if not isinstance(model, DTensor):
+        return own
+    return DTensor.from_local(own, model.device_mesh, model.placements, run_check=False, shape=model.shape, stride=model.stride())
+
+
 def export_weights(network: torch.nn.Module, version: int, keep: bool = True) -> Weights | None:
     """What a policy over the same base needs: every weight, or the adapter's when there is one. One tensor at a time is made whole.
 

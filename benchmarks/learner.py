@@ -345,6 +345,7 @@ def share_of_peak(shape: Shape, lengths: list[int], rates: dict) -> float:
 
 # A kernel belongs to the first kind one of whose words its name holds.
 KINDS = {
+    "communication": ("nccl",),
     "attention": ("flash", "fmha", "sdpa", "cudnn"),
     "vocabulary": ("_normalise", "_slope"),
     "matrix products": ("gemm", "nvjet", "cutlass", "splitk"),

@@ -78,15 +78,16 @@ def figures(shape: Shape, size: Size, processes: int, lengths: list[int]) -> dic
     with tempfile.TemporaryDirectory() as folder:
         with ProcessPoolExecutor(processes, context) as apart:
             asked = [(rank, processes, Path(folder) / "meeting", shape, size, lengths) for rank in range(processes)]
-            found = [task.result() for task in [apart.submit(part, *one) for one in asked]]
-    peaks = [part.peak_bytes for part in found if part.peak_bytes is not None]
+            found, parts = zip(*[task.result() for task in [apart.submit(part, *one) for one in asked]], strict=True)
+    peaks = [measured.peak_bytes for measured in found if measured.peak_bytes is not None]
     rates = Measured(found[0].seconds, max(peaks, default=None)).of(sum(lengths))
     seconds = round(statistics.median(found[0].seconds), 4)
-    return {**rates, "seconds": seconds, "mfu": round(learner.share_of_peak(shape, lengths, rates) / processes, 4)}
+    mfu = round(learner.share_of_peak(shape, lengths, rates) / processes, 4)
+    return {**rates, "seconds": seconds, "mfu": mfu, "gpu_ms": parts[0]}
 
 
-def part(rank: int, processes: int, meeting: Path, shape: Shape, size: Size, lengths: list[int]) -> Measured:
-    """What process `rank` measures of the steps that all make together."""
+def part(rank: int, processes: int, meeting: Path, shape: Shape, size: Size, lengths: list[int]) -> tuple[Measured, dict[str, float]]:
+    """What process `rank` measures of the steps that all make together, and where its GPU's time goes in one."""
     import torch
     from torch.distributed import FileStore, destroy_process_group
 
@@ -98,12 +99,16 @@ def part(rank: int, processes: int, meeting: Path, shape: Shape, size: Size, len
         torch.set_num_threads(1)
     sequences = learner.sequences_of(lengths, shape.vocabulary)
     if processes == 1:
-        return learner.timed(learner.ours(shape, size, sequences, False), size.repetitions)
+        return measured(lambda: learner.ours(shape, size, sequences, False), size)
     ranks = Ranks(FileStore(str(meeting), processes), rank, processes, learner.place())
     try:
-        return learner.timed(learner.ours(shape, size, sequences, False, ranks), size.repetitions)
+        return measured(lambda: learner.ours(shape, size, sequences, False, ranks), size)
     finally:
         destroy_process_group()
+
+
+def measured(side, size: Size) -> tuple[Measured, dict[str, float]]:
+    return learner.steps_of(side(), size.repetitions), learner.breakdown(side())
 
 
 if __name__ == "__main__":

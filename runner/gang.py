@@ -9,6 +9,7 @@ import socket
 import threading
 from collections import Counter
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
@@ -100,6 +101,8 @@ class LearnerActor(_Process):
         self.assignment, self.bank, self.rank = assignment, bank, rank
         self.learner: Any = None
         self.store: Any = None
+        self.meeting: Any = None
+        self.channel: Any = None
 
     def host(self) -> tuple[str, int]:
         """Open the place where the learner's processes meet; its address and port."""
@@ -155,6 +158,22 @@ class LearnerActor(_Process):
         report = self.learner.learn(step, samples)
         return Learned(report.metrics, report.samples, report.skipped) if self.rank == 0 else None
 
+    def open_channel(self) -> tuple[str, int]:
+        """Where the workers come for weights: its address and port."""
+        from runner.learning.channel import open_store
+
+        self.meeting = open_store(ray.util.get_node_ip_address())
+        self.channel = None
+        return ray.util.get_node_ip_address(), self.meeting.port
+
+    def send_weights(self, receivers: int, device: str) -> int | None:
+        """Give the weights to the workers that came; the bytes each was given."""
+        from runner.learning.channel import Channel
+
+        if self.rank == 0 and self.channel is None:
+            self.channel = Channel(self.meeting, 0, receivers + 1, device)
+        return self.learner.send_weights(self.channel)
+
     def release(self) -> None:
         """Give memory of the GPU that is kept for later back to the driver."""
         import torch
@@ -190,10 +209,20 @@ class WorkerActor(_Process):
 
         _limit_threads(assignment.config.resources.worker_threads)
         self.worker = RolloutWorker(name, assignment.config, tasks, *_surroundings(name, assignment))
+        self.met = 0
+        self.channel: Any = None
 
     def call(self, method: str, *arguments, **keywords) -> Any:
         """Call the worker's `method`."""
         return getattr(self.worker, method)(*arguments, **keywords)
+
+    def receive_weights(self, number: int, meeting: tuple[str, int], rank: int, size: int, device: str) -> int:
+        """Take the weights that the learner sends by its channel `number`, to those who came to `meeting`; their version."""
+        from runner.learning.channel import Channel
+
+        if self.met != number:
+            self.channel, self.met = Channel.join(meeting, rank, size, device), number
+        return self.worker.receive_weights(self.channel)
 
 
 def _surroundings(name: str, assignment: Assignment) -> tuple:
@@ -233,6 +262,9 @@ class Gang:
         self.group = _reserve(assignment)
         self._folder: Path | None = None
         self._weights: Any = None
+        self._direct = weights_go_directly(assignment)
+        self._channel_at: tuple[str, int] | None = None
+        self._channels = self._pushes = 0
         self._bank = ray.put(bank.data)
         self._tasks = ray.put([*bank.train, *bank.held_out])
         names = assignment.config.resources.learners
@@ -334,6 +366,34 @@ class Gang:
         """`scatter` with the same arguments for all."""
         return self.scatter(method, [arguments] * self.count)
 
+    def push_weights(self) -> list[int]:
+        """Give every worker the learner's weights; the version that each holds then."""
+        self._pushes += 1
+        arrived = self._send_weights() if self._direct else None
+        return arrived or self.every_worker("load_weights", self.publish_weights())
+
+    def _send_weights(self) -> list[int] | None:
+        """Past the object store, by one channel to all; None when that failed. Raises ProcessLost without a learner."""
+        if self._channel_at is None:
+            self._channel_at = self.wait(self.learners.ask_first("open_channel"))
+            self._channels += 1
+        sent = self.learners.ask("send_weights", self.count, self.device)
+        about = (self._channels, self._channel_at)
+        calls = [actor.receive_weights.remote(*about, rank, self.count + 1, self.device) for rank, actor in enumerate(self.workers, 1)]
+        arrived, failures = [], []
+        for waiting in [partial(self.wait, sent), *(partial(self.result, worker, call) for worker, call in enumerate(calls))]:
+            try:
+                arrived.append(waiting())
+            except ProcessLost:
+                raise
+            except RuntimeError as error:
+                failures.append(error)
+        if not failures:
+            return arrived[1:]
+        self._channel_at = None
+        self.log("warning", f"the weights take the way through the object store this time: {failures[0]}")
+        return None
+
     def publish_weights(self) -> Any:
         """Put the learner's weights into the object store; what later workers start from, too."""
         call = self.ask_learner("weights")
@@ -354,6 +414,10 @@ class Gang:
         self.workers[worker] = self._start_worker(worker)
         self._register([name], [self.workers[worker]])
         self.result(worker, self.call(worker, "load_policy", self._folder, self.device))
+        self._channel_at = None
+        if self._direct and self._pushes:
+            # Nobody kept the last ones. In the middle of a step these are already the next.
+            self.publish_weights()
         if self._weights is not None:
             self.result(worker, self.call(worker, "load_weights", self._weights))
 
@@ -411,6 +475,13 @@ class Gang:
                 identity["pid"], identity["started"], identity["host"], "running", tuple(identity["gpus"])
             )
             self.log("info", f"{name} is process {identity['pid']} on {identity['host']}")
+
+
+def weights_go_directly(assignment: Assignment) -> bool:
+    """Whether the learner sends to the workers without the object store: where each has a GPU of its own, unless the run says otherwise."""
+    asked = assignment.config.resources.weight_transfer
+    own = [bundle.gpus >= 1 for bundle in _placed(assignment)]
+    return all(own) if asked == "auto" else asked == "collective"
 
 
 def _placed(assignment: Assignment) -> list:

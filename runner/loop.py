@@ -195,10 +195,10 @@ class Loop:
             self.emitter.log("warning", f"step {step}: the weights did not move: {report.skipped}", component="learner")
         self.skipped = report.skipped
         with clock.measure("sync"):
-            difference = self.sync.push(step)
+            synced = self.sync.push(step)
         self.untold = (report.samples, step)
-        told = {"episode/refilled": float(batch.replaced), "episode/batches": float(batch.draws), "weight_sync/probe_difference": difference}
-        return {**report.metrics, **container_metrics(batch.outcomes), **simulator_metrics(batch.outcomes), **told}
+        told = {"episode/refilled": float(batch.replaced), "episode/batches": float(batch.draws)}
+        return {**report.metrics, **container_metrics(batch.outcomes), **simulator_metrics(batch.outcomes), **synced, **told}
 
     def _tell_trained(self) -> None:
         """What the last step made of its episodes. A checkpoint waits for it, since a run resumed from there would not tell it again."""

@@ -1,5 +1,7 @@
 """Weight sync that proves itself: after every push, learner and workers score the same fixed tokens."""
 
+import time
+
 import numpy as np
 
 from runner.assignment import Bank
@@ -28,26 +30,29 @@ class WeightSync:
         self.version: int | None = None
         self._probe: list[list[int]] = []
 
-    def push(self, version: int) -> float:
-        """Bring every worker to `version` and return the probe's difference; nothing to do when they are there. Raises WeightSyncError.
+    def push(self, version: int) -> dict[str, float]:
+        """Bring every worker to `version`; metrics of the way and the probe. Nothing to do when they are there. Raises WeightSyncError.
 
         Engines that slept while the learner learned are awake afterwards.
         """
         self.gang.wake()
         if version == self.version:
-            return 0.0
+            return {}
         if not self._probe:
             self._probe = self.gang.every_worker("probe", self.keys, PROBE_TOKENS)[0]
-        weights, expected = self.gang.publish_weights(), self.gang.ask_learner("score", self._probe)
-        arrived = self.gang.every_worker("load_weights", weights)
-        difference = self._difference(self.gang.wait(expected), self.gang.every_worker("score", self._probe))
+        begun = time.perf_counter()
+        arrived = self.gang.push_weights()
+        seconds = time.perf_counter() - begun
+        expected = self.gang.ask_learner("score", self._probe)
+        found = self.gang.every_worker("score", self._probe)
+        difference = self._difference(self.gang.wait(expected), found)
         tolerance = TOLERANCE[self.config.model.dtype]
         if set(arrived) != {version} or not difference <= tolerance:
             self.emitter.event("weight_sync_probe", version, {"difference": difference, "tolerance": tolerance, "versions": arrived})
             gap = f"differ by {difference:.3g} nats from version {version} (at most {tolerance})"
             raise WeightSyncError(f"weight_sync: workers hold versions {arrived} and {gap}")
         self.version = self.dispatcher.version = version
-        return difference
+        return {"weight_sync/probe_difference": difference, "timing_s/weight_transfer": seconds}
 
     def _difference(self, expected: list[np.ndarray], found: list[list[np.ndarray]]) -> float:
         """Over a worker's tokens, of the worker that is farthest off: the largest in float32, else the mean."""

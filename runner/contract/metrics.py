@@ -193,6 +193,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("timing_s/grade", "Grading", "seconds of grading", "s", "batch", "down", "speed"),
     Metric("timing_s/learn", "Learning", "seconds of forward, backward and update", "s", "batch", "down", "speed", aliases=("timing_s/update_actor", "time/train")),
     Metric("timing_s/sync", "Weight sync", "seconds until every sampler holds the new weights", "s", "batch", "down", "speed", aliases=("timing_s/update_weights", "time/weight_sync")),
+    Metric("timing_s/weight_transfer", "Weight transfer", "seconds until every sampler was given the new weights; a part of timing_s/sync", "s", "batch", "down", "speed"),
     Metric("timing_s/checkpoint", "Checkpoint", "seconds of writing", "s", "batch", "down", "speed", aliases=("timing_s/save_checkpoint",)),
     Metric("timing_s/report", "Reporting", "seconds that telling of the step before held this step up", "s", "batch", "down", "speed"),
     Metric("timing_s/report_aside", "Reporting aside", "seconds spent telling of episodes while the learner learned", "s", "batch", "down", "speed"),

@@ -49,6 +49,12 @@ class Resources(Document):
         le=1024,
         level="advanced",
     )
+    weight_transfer: Literal["auto", "collective", "object_store"] = setting(
+        "auto",
+        "The way of the learner's weights to the workers: one broadcast to all, NCCL between GPUs, or Ray's object store; auto takes the "
+        "broadcast where every process has a GPU of its own.",
+        level="advanced",
+    )
     driver_cpus: float = setting(0.2, "Processor share of the driver.", gt=0, le=64, level="advanced")
     gpus: int = setting(0, "GPUs for the whole run.", ge=0, le=4096)
     worker_threads: int = setting(
@@ -64,12 +70,22 @@ class Resources(Document):
             raise at_field(["gpus"], self.gpus, f"{self.gpus} leaves one of {asked} without a GPU; ask for {least}, or for fewer of them")
         return self
 
+    @model_validator(mode="after")
+    def _a_broadcast_needs_a_gpu_each(self) -> Self:
+        least = self.learner_processes + self.rollout_workers
+        if self.weight_transfer == "collective" and 0 < self.gpus < least:
+            told = f"'collective' cannot connect {least} processes on {self.gpus} GPUs, NCCL wants one each"
+            raise at_field(["weight_transfer"], "collective", f"{told}; ask for {least} GPUs, or take auto")
+        return self
+
     @model_serializer(mode="wrap")
     def _written(self, write) -> dict[str, Any]:
         document = write(self)
         # Younger than many stored documents: unwritten where it is the default, so that their bytes and hashes stay.
         if self.learner_processes == 1:
             document.pop("learner_processes", None)
+        if self.weight_transfer == "auto":
+            document.pop("weight_transfer", None)
         return document
 
     @property

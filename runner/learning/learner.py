@@ -26,6 +26,7 @@ from runner.contract.canonical import canonical_bytes, digest
 from runner.contract.run_config import RunConfig, SftStage, Stage
 from runner.learning import checkpoints
 from runner.learning.acceleration import accelerate
+from runner.learning.channel import Channel, Header
 from runner.learning.health import rollout_metrics
 from runner.learning.logprobs import score_sequences
 from runner.learning.optimizer import MasterAdamW, learning_rate
@@ -33,7 +34,7 @@ from runner.learning.ranks import ALONE, Alone
 from runner.learning.trainer import Reference, ShardedReference, update
 from runner.learning.trainer_state import TrainerState, read_counters, read_state, write_state
 from runner.learning.utilisation import Work, peak_flops
-from runner.learning.weights import export_weights, gather, trainable
+from runner.learning.weights import export_weights, gather, trainable, whole
 from runner.methods.base import Method
 from runner.methods.gigpo import Gigpo
 from runner.methods.grpo import Grpo
@@ -169,6 +170,16 @@ class Learner:
     def weights(self) -> Weights | None:
         """What policies must hold after `completed` steps: all weights, or the adapter's. Of several ranks the first has them."""
         return export_weights(self.network, self.completed, keep=self.ranks.first)
+
+    def send_weights(self, channel: Channel | None) -> int | None:
+        """The same past host memory, to whoever receives at `channel`; the bytes sent. Of several ranks only the first has one."""
+        tensors = trainable(self.network)
+        every = (whole(tensor.detach()) for tensor in tensors.values())
+        if channel is None:
+            for _ in every:
+                pass
+            return None
+        return channel.send(self.completed, [Header.of(name, tensor) for name, tensor in tensors.items()], every)
 
     def score(self, sequences: Sequence[Sequence[int]], temperature: float = 1.0) -> list[np.ndarray]:
         """float32[T] per sequence: the learner's log-prob of each token; the first is NaN."""

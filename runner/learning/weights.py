@@ -1,5 +1,7 @@
 """Weights on their way from the learner to a policy: named trainable tensors as numpy arrays."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from peft import PeftModel
@@ -70,12 +72,25 @@ def import_weights(network: torch.nn.Module, weights: Weights) -> None:
     """Copy `weights` in place. Raises ValueError before any tensor is touched when one does not fit."""
     parameters = dict(network.named_parameters())
     for name, array in weights.tensors.items():
-        if name not in parameters:
-            raise ValueError(f"weights: {name!r} is not a parameter of this model; sampler and learner differ")
-        if tuple(parameters[name].shape) != array.shape:
-            raise ValueError(f"weights: {name!r} has shape {array.shape}, the model's is {tuple(parameters[name].shape)}")
+        _check_fit(parameters, name, array.shape)
     for name, array in weights.tensors.items():
         parameters[name].copy_(to_tensor(array, weights.dtypes[name]))
+
+
+@torch.no_grad()
+def import_tensors(network: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Copy named tensors in place as they come. Raises ValueError at the first that does not fit; those before it are copied then."""
+    parameters = dict(network.named_parameters())
+    for name, tensor in tensors:
+        _check_fit(parameters, name, tuple(tensor.shape))
+        parameters[name].copy_(tensor)
+
+
+def _check_fit(parameters: dict[str, torch.nn.Parameter], name: str, shape: tuple[int, ...]) -> None:
+    if name not in parameters:
+        raise ValueError(f"weights: {name!r} is not a parameter of this model; sampler and learner differ")
+    if tuple(parameters[name].shape) != shape:
+        raise ValueError(f"weights: {name!r} has shape {shape}, the model's is {tuple(parameters[name].shape)}")
 
 
 def gather(network: torch.nn.Module, keep: bool) -> dict[str, torch.Tensor]:

@@ -1,9 +1,9 @@
 """A policy: tokens in, tokens and exact log-probs out, weights replaced in place."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -73,6 +73,9 @@ class Policy(Protocol):
 
     def load_weights(self, weights: Weights) -> None:
         """Replace tensors by name and take over the version."""
+
+    def load_tensors(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        """The same with torch's tensors of this process, on any device, taken one after the other."""
 
     def health(self) -> dict:
         """Version, device, precision, size."""

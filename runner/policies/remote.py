@@ -8,7 +8,7 @@ say is a missing number (NaN), or RemoteFailed.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -149,6 +149,9 @@ class RemotePolicy:
 
     def load_weights(self, weights: Weights) -> None:
         raise RemoteFailed(f"{self.url} has weights of its own; version {weights.version} cannot be pushed there")
+
+    def load_tensors(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        raise RemoteFailed(f"{self.url} has weights of its own; version {version} cannot be pushed there")
 
     def health(self) -> dict:
         about = {"engine": self.url, "model": self.model, "exact": self.exact}

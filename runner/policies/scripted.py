@@ -1,6 +1,7 @@
 """A policy that says what it is told: for tests of everything around a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,9 @@ class ScriptedPolicy:
 
     def load_weights(self, weights: Weights) -> None:
         self.version = weights.version
+
+    def load_tensors(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        self.version = version
 
     def health(self) -> dict:
         return {"policy_version": self.version, "device": "none", "dtype": "none", "parameters": 0, "threads": 0}

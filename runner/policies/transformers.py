@@ -7,7 +7,7 @@
 4. Finished rows are taken out once they are a quarter of the batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer
 from runner.contract.run_config import Model
 from runner.learning.logprobs import score_sequences
 from runner.learning.packing import alone, hidden_states, pack, plan_rows
-from runner.learning.weights import import_weights
+from runner.learning.weights import import_tensors, import_weights
 from runner.models.loading import backbone, head, load_model, stop_token_ids
 from runner.policies.base import Generation, SamplingParams, Seed, Weights, uniforms
 
@@ -226,6 +226,10 @@ class TransformersPolicy:
     def load_weights(self, weights: Weights) -> None:
         import_weights(self.network, weights)
         self.version = weights.version
+
+    def load_tensors(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        import_tensors(self.network, tensors)
+        self.version = version
 
     def health(self) -> dict:
         return {

@@ -125,8 +125,7 @@ class VllmPolicy:
         self.load_tensors([(name, to_tensor(array, weights.dtypes[name])) for name, array in weights.tensors.items()], weights.version)
 
     def load_tensors(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Replace tensors by their transformers names with ones of this process, on any device, and take over the version."""
-        self.engine.collective_rpc(_load, args=(list(tensors),))
+        self.engine.collective_rpc(_load, args=(tensors,))
         # Cached keys and values are the old weights' own.
         self.engine.reset_prefix_cache()
         self.version = version
@@ -155,7 +154,7 @@ class VllmPolicy:
         }
 
 
-def _load(worker, tensors: list[tuple[str, torch.Tensor]]) -> int:
+def _load(worker, tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
     return len(worker.model_runner.model.load_weights(tensors))
 
 

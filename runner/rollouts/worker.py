@@ -116,6 +116,12 @@ class RolloutWorker:
         self.policy.load_weights(weights)
         return weights.version
 
+    def receive_weights(self, channel: Any) -> int:
+        """Take them over as they come through `channel` (learning.channel); returns their version."""
+        version, tensors = channel.receive()
+        self.policy.load_tensors(tensors, version)
+        return version
+
     def sleep(self) -> None:
         """Give the engine's memory to the learner until `wake`."""
         self.policy.sleep()

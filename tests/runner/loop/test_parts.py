@@ -263,15 +263,14 @@ class FakeGang:
     def wait(self, reference):
         return [np.array([np.nan, -1.0], np.float32)]
 
-    def publish_weights(self):
+    def push_weights(self):
         assert not self.asleep
         self.pushes += 1
-        return "weights"
+        return [4, self.version]
 
     def every_worker(self, method, *arguments):
         answers = {
             "probe": [[[1, 2]]] * 2,
-            "load_weights": [4, self.version],
             "score": [[np.array([np.nan, -1.0])], [np.array([np.nan, -1.0 + self.drift])]],
         }
         return answers[method]
@@ -287,8 +286,10 @@ def sync_of(gang, config, tmp_path, bank_file):
 def test_a_push_measures_the_difference_and_happens_once_a_version(config, tmp_path, bank_file):
     gang = FakeGang(drift=5e-4)
     sync, dispatcher = sync_of(gang, config, tmp_path, bank_file)
-    assert sync.push(4) == pytest.approx(5e-4, rel=1e-3) and dispatcher.version == 4
-    assert sync.push(4) == 0.0 and gang.pushes == 1
+    told = sync.push(4)
+    assert told["weight_sync/probe_difference"] == pytest.approx(5e-4, rel=1e-3) and dispatcher.version == 4
+    assert told["timing_s/weight_transfer"] >= 0
+    assert sync.push(4) == {} and gang.pushes == 1
 
 
 @pytest.mark.parametrize("gang", [FakeGang(drift=2e-3), FakeGang(drift=float("nan")), FakeGang(version=3)])

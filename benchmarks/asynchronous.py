@@ -7,10 +7,12 @@ weights in the shape of Qwen3, real questions: its answers earn nothing, but cos
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +28,8 @@ WARMUP = 5
 VOCABULARY = 16_384
 KEPT = ("timing_s/", "staleness/", "perf/", "weight_sync/", "rollout_corr/k3_kl", "rollout_corr/rollout_is_eff_sample_size", "actor/grad_norm", "response_length/mean")
 DOCUMENT = {
-    "model": {"dtype": "bfloat16", "max_length": 2048},
-    "environment": {"type": "sciknoweval"},
+    "model": {"dtype": "bfloat16", "max_length": 4096},
+    "environment": {"type": "sciknoweval", "train_limit": 6400},
     "sampling": {"max_new_tokens": 128},
     "evaluation": {"type": "none"},
     "engine": {"type": "vllm", "memory_fraction": 0.6, "max_sequences": 512},
@@ -64,7 +66,9 @@ def measure(shape: Shape, bank: Path, out: Path, steps: int) -> dict:
     """Raises SystemExit with the end of its output when the run fails."""
     from benchmarks.prove.scienceworld_learning import outcome_of, start
 
-    save(shape, bank, out / "model")
+    # In a process of its own: what it leaves on a GPU would refuse the run.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+        apart.submit(save, shape, bank, out / "model").result()
     source = {"source": {"type": "path", "path": str((out / "model").resolve())}}
     document = {**DOCUMENT, "name": f"asynchronous, {shape.name}", "model": {**DOCUMENT["model"], **source}, "stages": [{**STAGE, "steps": steps}]}
     with cluster():

@@ -162,8 +162,9 @@ class LearnerActor(_Process):
         """Where the workers come for weights: its address and port."""
         from runner.learning.channel import open_store
 
-        self.meeting = open_store(ray.util.get_node_ip_address())
-        self.channel = None
+        if self.channel:
+            self.channel.close()
+        self.meeting, self.channel = open_store(ray.util.get_node_ip_address()), None
         return ray.util.get_node_ip_address(), self.meeting.port
 
     def send_weights(self, receivers: int, device: str) -> int | None:
@@ -221,6 +222,8 @@ class WorkerActor(_Process):
         from runner.learning.channel import Channel
 
         if self.met != number:
+            if self.channel:
+                self.channel.close()
             self.channel, self.met = Channel.join(meeting, rank, size, device), number
         return self.worker.receive_weights(self.channel)
 

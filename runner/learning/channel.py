@@ -82,6 +82,10 @@ class Channel:
         headers = [Header(one["name"], tuple(one["shape"]), one["dtype"]) for one in told["headers"]]
         return told["version"], self._arriving(headers)
 
+    def close(self) -> None:
+        """Let go of peers that may be gone; who is in the middle of a broadcast with this one gets an error."""
+        self.group.abort()
+
     def _arriving(self, headers: list[Header]) -> Iterator[tuple[str, Tensor]]:
         for piece in pieces(headers):
             sizes = [header.elements for header in piece]

@@ -16,4 +16,5 @@ NAMES = (
     "step",
     "learner",
     "scaling",
+    "weight_transfer",
 )

@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def shared_out(document):
-    """Two steps of a warm start, then four of GRPO, by two learner processes that write their checkpoints beside the steps."""
+    """Two steps of a warm start, then four of GRPO, by two learner processes that write their checkpoints beside the steps and send what both hold."""
     stages = [{**stage, "steps": steps} for stage, steps in zip(document["stages"], (2, 4), strict=True)]
-    resources = {"rollout_workers": 1, "worker_cpus": 0.5, "learner_cpus": 0.5, "learner_threads": 1, "learner_processes": 2}
+    resources = {"rollout_workers": 1, "worker_cpus": 0.5, "learner_cpus": 0.5, "learner_threads": 1, "learner_processes": 2, "weight_transfer": "collective"}
     return {**document, "stages": stages, "evaluation": {"type": "none"}, "checkpoints": {"every_steps": 1, "in_background": True}, "resources": resources}
 
 

@@ -40,6 +40,8 @@ const cards = new Map();
 const held = new Map();
 /** @type {Map<string, Set<string>>} metrics to ask for, by run */
 const asked = new Map();
+/** @type {Set<string>} series on their way for the first time: a chart of several waits for all, since some of a stack would be a false sum */
+const awaited = new Set();
 /** @type {Map<string, {update: (changes: object) => void}>} */
 const subscriptions = new Map();
 /** @type {Map<string, string>} the metrics each run's topic now names, joined */
@@ -97,6 +99,16 @@ function askNow() {
 /** @param {string} run @param {string[]} names */
 async function fetchPoints(run, names) {
   follow(run);
+  const first = names.map((name) => key(run, name)).filter((one) => !held.has(one));
+  for (const one of first) awaited.add(one);
+  await takePoints(run, names).finally(() => {
+    for (const one of first) awaited.delete(one);
+    drawDue();
+  });
+}
+
+/** @param {string} run @param {string[]} names */
+async function takePoints(run, names) {
   const query = new URLSearchParams({ buckets: String(BUCKETS), axis: state.axis });
   for (const name of names) query.append("names", name);
   if (state.range) {
@@ -114,7 +126,6 @@ async function fetchPoints(run, names) {
     held.set(key(run, name), { series, cursor: answer.cursor });
     markDirty(run, name);
   }
-  drawDue();
 }
 
 /** Charts over wall seconds (memory, processor) read the newest samples; the socket carries none. */
@@ -282,13 +293,19 @@ function drawOn() {
 /** A chart near the view is drawn once, so that it is there when it comes into sight; only one in sight is drawn again. The page may paint and listen in between. */
 function drawDue() {
   if (document.hidden) return;
-  const due = [...cards.values()].filter((card) => card.near && card.dirty && (card.visible || card.figure.dataset.state === "waiting") && card.wanted.some(({ run, name }) => held.has(key(run, name))));
+  const due = [...cards.values()].filter((card) => card.near && card.dirty && (card.visible || card.figure.dataset.state === "waiting") && isToldOf(card));
   due.sort((a, b) => Number(b.visible) - Number(a.visible));
   const until = performance.now() + SLICE;
   for (const card of due.slice(0, MOST_DRAWN)) {
     draw(card);
     if (performance.now() > until) return void (slicing ||= window.setTimeout(drawOn));
   }
+}
+
+/** @param {Card} card */
+function isToldOf(card) {
+  const keys = card.wanted.map(({ run, name }) => key(run, name));
+  return keys.some((one) => held.has(one)) && !keys.some((one) => awaited.has(one));
 }
 
 /** @param {Card} card */

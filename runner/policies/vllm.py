@@ -38,7 +38,8 @@ for _name, _value in _ENVIRONMENT.items():
 
 import vllm  # noqa: E402
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod  # noqa: E402
-from vllm.v1.engine.logprobs import LogprobsProcessor  # noqa: E402
+
+from runner.policies.vllm_logprobs import capture_sampled_logprobs  # noqa: E402
 
 
 class VllmPolicy:
@@ -52,7 +53,7 @@ class VllmPolicy:
             raise ValueError(
                 f"model.adapter.type: {model.adapter.type!r} is not served by vLLM here; train every weight or use transformers"
             )
-        _capture_sampled_logprobs()
+        capture_sampled_logprobs()
         _keep_logits_exact()
         on_gpu = torch.cuda.is_available()
         if not on_gpu:
@@ -169,25 +170,6 @@ def _seed_everything(seeds: Sequence[Seed]) -> None:
     torch.manual_seed(number)
     np.random.seed(number)
     random.seed(number)
-
-
-def _capture_sampled_logprobs() -> None:
-    """Where only the sampled token's log-prob was asked for, append that one number.
-
-    vLLM's own way makes ten lists a token and costs as much as the model itself at 512 rows of half a billion parameters.
-    """
-    general = LogprobsProcessor._update_sample_logprobs
-    if general is _append_sampled:
-        return
-    _append_sampled.general = general
-    LogprobsProcessor._update_sample_logprobs = _append_sampled
-
-
-def _append_sampled(processor: LogprobsProcessor, lists) -> None:
-    if processor.num_logprobs == 0 and processor.tokenizer is None and hasattr(processor.logprobs, "start_indices"):
-        processor.logprobs.logprobs.extend(lists[1][:, 0].tolist())
-    else:
-        _append_sampled.general(processor, lists)
 
 
 def _keep_logits_exact() -> None:

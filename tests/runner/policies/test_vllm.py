@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; requirements-gpu.txt names it")
 
@@ -17,7 +18,8 @@ LENGTH = 256
 SETTINGS = VllmEngine(memory_fraction=0.08, max_sequences=16, max_batched_tokens=128)
 PROMPTS = [[1, 40, 41, 42], [1, 7], [1, 40, 41, 42], [1, 9, 8, 7, 6, 5, 4, 90, 91, 92, 93], [5]]
 SEEDS = [token_seed(3, 1, group, 0) for group in range(len(PROMPTS))]
-CLOSE = 2e-3
+# Kernels of a GPU round the factors of float32 products to TF32.
+CLOSE = 5e-3 if torch.cuda.is_available() else 2e-3
 
 
 @pytest.fixture(scope="module")

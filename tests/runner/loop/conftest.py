@@ -15,7 +15,9 @@ import pytest
 
 from controlplane.services.ports import free_ports
 from controlplane.services.ray_head import SETTINGS
+from runner.assignment import Assignment, local_grant
 from runner.contract.bank import Demonstration, Task, write_bank
+from runner.contract.parse import parse
 from runner.reporting.batches import read_batches
 
 ROOT = Path(__file__).parents[3]
@@ -89,6 +91,16 @@ def document(tiny_qwen3):
         "checkpoints": {"every_steps": 2},
         "resources": {"rollout_workers": 2, "worker_cpus": 0.5, "learner_cpus": 0.8, "learner_threads": 1},
     }
+
+
+@pytest.fixture
+def config(document):
+    return parse(document)
+
+
+@pytest.fixture
+def assignment(config, tmp_path):
+    return Assignment("r", "7", 2, config, tmp_path / "runs" / "r", local_grant(config), tmp_path / "cache")
 
 
 @dataclass

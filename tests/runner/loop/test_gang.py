@@ -8,8 +8,10 @@ import ray
 
 from runner import gang as gangs
 from runner import learner_group
+from runner.assignment import Bundle
 from runner.gang_errors import ProcessLost, head_replaced
 from runner.learner_group import LearnerGroup
+from runner.rollouts.dispatcher import WorkerLost
 
 
 @pytest.mark.parametrize("makes_room", [True, False])
@@ -84,3 +86,58 @@ def test_a_head_that_was_replaced_is_told_from_a_wrong_token():
     assert head_replaced(ray.exceptions.AuthenticationError(told.format("WrongClusterID")))
     assert not head_replaced(ray.exceptions.AuthenticationError("Authentication failed: a token is missing"))
     assert not head_replaced(RuntimeError("WrongClusterID"))
+
+
+# ---------------------------------------------------------------- the way of the weights
+def sending(sent=100, arrived=(4, 4)):
+    """A gang of two workers whose learner answers a send with `sent`, its workers with `arrived`; exceptions are raised."""
+
+    def answer(value):
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    gang = gangs.Gang.__new__(gangs.Gang)
+    gang.count, gang.device, gang.said = 2, "cpu", []
+    gang._direct, gang._channel_at, gang._channels, gang._pushes, gang._weights = True, None, 0, 0, None
+    gang.log = lambda level, message: gang.said.append(f"{level}: {message}")
+    gang.learners = SimpleNamespace(ask_first=lambda method: method, ask=lambda method, *about: method)
+    gang.workers = [SimpleNamespace(receive_weights=SimpleNamespace(remote=lambda *about: gang.said.append(about))) for _ in range(2)]
+    gang.wait = lambda call: ("host", 1) if call == "open_channel" else answer(sent)
+    gang.result = lambda worker, call: answer(arrived[worker])
+    gang.publish_weights = lambda: "weights"
+    gang.every_worker = lambda method, *arguments: gang.said.append((method, *arguments)) or [5, 5]
+    return gang
+
+
+def test_a_push_meets_once_and_sends_to_every_rank():
+    gang = sending()
+    assert gang.push_weights() == [4, 4] and gang.push_weights() == [4, 4]
+    assert gang.said == [(1, ("host", 1), rank, 3, "cpu") for rank in (1, 2)] * 2
+
+
+@pytest.mark.parametrize("failure", [{"sent": RuntimeError("peer is gone")}, {"arrived": (4, WorkerLost("worker-1 is gone"))}])
+def test_weights_that_did_not_arrive_directly_go_by_the_object_store_and_meet_anew(failure):
+    gang = sending(**failure)
+    assert gang.push_weights() == [5, 5]
+    *_, told, stored = gang.said
+    assert told.startswith("warning: the weights take the way through the object store this time: ") and "gone" in told
+    assert stored == ("load_weights", "weights")
+    gang.push_weights()
+    assert [about[0] for about in gang.said if type(about) is tuple and about[0] != "load_weights"] == [1, 1, 2, 2]
+
+
+def test_a_push_without_a_learner_loses_the_attempt():
+    gang = sending(sent=ProcessLost("the learner's process is gone"))
+    with pytest.raises(ProcessLost):
+        gang.push_weights()
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "directly"),
+    [("auto", (1, 1), True), ("auto", (0, 0), False), ("auto", (0.5, 0.5), False), ("collective", (0, 0), True), ("object_store", (1, 1), False)],
+)
+def test_weights_go_directly_where_every_process_has_a_gpu_or_the_run_says_so(asked, gpus, directly):
+    grant = [Bundle(name, gpus=share) for name, share in zip(("learner", "worker-0"), gpus, strict=True)]
+    assignment = SimpleNamespace(grant=[Bundle("driver"), *grant], config=SimpleNamespace(resources=SimpleNamespace(weight_transfer=asked)))
+    assert gangs.weights_go_directly(assignment) is directly

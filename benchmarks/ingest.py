@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -159,6 +160,8 @@ class MLflow:
 
 def make_attempt(name: str):
     """A run with a claimed attempt, as the driver finds it after its claim; its token is in `token`."""
+    from django.utils import timezone
+
     from controlplane.accounts.models import Project
     from controlplane.accounts.services import ensure_embedded_owner
     from controlplane.accounts.tokens import new_token
@@ -166,7 +169,9 @@ def make_attempt(name: str):
 
     owner = ensure_embedded_owner()
     project, _ = Project.objects.get_or_create(team=owner.memberships.first().team, slug="bench", defaults={"name": "Bench"})
-    described = dict(name=name, method="grpo", model="m", environment="quiz", document={}, config=b"{}", config_hash="")
+    # No job of Ray's stands behind it: nobody shall look for one.
+    unwatched = timezone.now() + timedelta(days=1)
+    described = dict(name=name, method="grpo", model="m", environment="quiz", document={}, config=b"{}", config_hash="", next_check_at=unwatched)
     run = Run.objects.create(project=project, owner=owner, state="active", **described)
     token, token_hash = new_token()
     attempt = Attempt.objects.create(

@@ -44,6 +44,7 @@ def test_sequences_share_nothing_and_weigh_one():
 
 def test_kernels_are_told_apart():
     kernels = {
+        "ncclDevKernel_AllGather_RING_LL": 128.0,
         "void pytorch_flash::flash_fwd_kernel": 1.0,
         "cudnn_generated_fort_native_sdpa_sm90": 2.0,
         "nvjet_tst_128x256": 4.0,
@@ -52,9 +53,9 @@ def test_kernels_are_told_apart():
         "FusedAdamMathFunctor": 32.0,
         "vectorized_elementwise_kernel": 64.0,
     }
-    found = learner.by_kind(kernels, 130.0)
-    expected = {"attention": 3.0, "vocabulary": 8.0, "matrix products": 4.0, "optimizer": 32.0, "compiled": 16.0, "other": 64.0}
-    assert found == {**expected, "step": 130.0}
+    found = learner.by_kind(kernels, 260.0)
+    expected = {"communication": 128.0, "attention": 3.0, "vocabulary": 8.0, "matrix products": 4.0, "optimizer": 32.0, "compiled": 16.0, "other": 64.0}
+    assert found == {**expected, "step": 260.0}
 
 
 def test_the_smallest_run_measures_every_side_and_keeps_nothing(monkeypatch, capsys):

@@ -47,7 +47,7 @@ def database_away(house: ChaosHouse, run: str, seconds: float = DATABASE_AWAY_S)
     with tempfile.TemporaryDirectory() as folder:
         load, asked = Load(Path(folder), connection), Asked(connection)
         time.sleep(3.0)
-        hold_down(house, "postgres", seconds)
+        let_go = hold_down(house, "postgres", seconds)
         until(house.web_answers, "the web process has its database again")
         answering, emitted = time.time(), load.end()
         until(lambda: load.delivered, "the spools are empty", CATCH_UP_S)
@@ -57,7 +57,8 @@ def database_away(house: ChaosHouse, run: str, seconds: float = DATABASE_AWAY_S)
     assert not without, f"refused otherwise than by 503 with Retry-After: {without}"
     arrived = house.rows(COUNT, run)[0]["points"]
     assert arrived == emitted, f"{emitted} points were emitted, {arrived} arrived"
-    return {"away_s": seconds, "refusals": len(refusals), "points": emitted, "catch_up_s": round(caught_up - answering, 1)}
+    told = {"away_s": seconds, "true_s": round(answering - let_go, 1), "catch_up_s": round(caught_up - answering, 1)}
+    return {**told, "refusals": len(refusals), "points": emitted}
 
 
 COUNT = """SELECT count(*) AS points FROM telemetry_point JOIN telemetry_series ON telemetry_series.id = series_id

@@ -51,8 +51,7 @@ class Resources(Document):
     )
     weight_transfer: Literal["auto", "collective", "object_store"] = setting(
         "auto",
-        "The way of the learner's weights to the workers: one broadcast to all, NCCL between GPUs, or Ray's object store; auto takes the "
-        "broadcast where every process has a GPU of its own.",
+        "How the learner's weights reach the workers; auto broadcasts where every process has a GPU of its own.",
         level="advanced",
     )
     driver_cpus: float = setting(0.2, "Processor share of the driver.", gt=0, le=64, level="advanced")

@@ -187,7 +187,7 @@ class Driver:
         if self.assignment.config.environment.type in ("harbor", "scienceworld"):
             self._phase("asking the nodes")
             preflight.check_engines(self.gang, bank, self.assignment.config)
-        preflight.check_devices(self.gang)
+        preflight.check_devices(self.gang, self.assignment.config)
         preflight.check_generation(self.gang, self.assignment)
         self._phase("preparing the model")
         folder = self.gang.resolve_model()

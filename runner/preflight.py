@@ -120,12 +120,14 @@ def check_engines(gang: Gang, bank: Bank, config: RunConfig) -> None:
         raise Refused("; ".join(problems), f"/environment/{field}", getattr(config.environment, field))
 
 
-def check_devices(gang: Gang) -> None:
-    """Nobody else uses the GPUs. What another process is about to give back gets FREED_WITHIN_S; nothing is ended for it. Raises Refused."""
+def check_devices(gang: Gang, config: RunConfig) -> None:
+    """Nobody else uses GPUs that the run does not share. What is about to be freed gets FREED_WITHIN_S; nothing is ended. Raises Refused."""
+    if config.resources.share_gpus:
+        return
     end = time.monotonic() + FREED_WITHIN_S
     while busy := _busy(gang):
         if time.monotonic() > end:
-            raise Refused(f"{'; '.join(busy)}; end what uses it, cordon its node, or ask for fewer", "/resources/gpus")
+            raise Refused(f"{'; '.join(busy)}; end what uses it, cordon its node, ask for fewer, or set share_gpus", "/resources/gpus")
         time.sleep(ASK_EVERY_S)
 
 

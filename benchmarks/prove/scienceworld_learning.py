@@ -65,7 +65,7 @@ def warm_then_gigpo(options: argparse.Namespace, seed: int) -> dict:
     """The document of the one run that is the claim's."""
     document = presets.find("scienceworld-short").start() | {"name": f"ScienceWorld, GiGPO, seed {seed}", "seed": seed}
     document["environment"]["max_concurrent_episodes"] = options.simulators
-    document["resources"]["gpus"] = options.gpus
+    document["resources"] |= {"gpus": options.gpus, "share_gpus": bool(options.gpus)}
     return laid_over(document, json.loads(options.settings.read_text())) if options.settings else document
 
 

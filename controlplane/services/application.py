@@ -5,6 +5,7 @@ import sys
 
 from controlplane.env import CHECKOUT
 from controlplane.services.house import House
+from controlplane.services.memory import GIVING_BACK
 from controlplane.services.ports import LOOPBACK
 
 WEB_POOL = 8
@@ -42,7 +43,7 @@ def described(house: House, name: str, argv: list[str], environment: dict[str, s
     return {
         "name": name,
         "argv": argv,
-        "env": {**environment, "DJANGO_SETTINGS_MODULE": "controlplane.settings"},
+        "env": {**GIVING_BACK, **environment, "DJANGO_SETTINGS_MODULE": "controlplane.settings"},
         "cwd": str(CHECKOUT),
         "log": str(house.log(name)),
         "stop_signal": int(signal.SIGTERM),

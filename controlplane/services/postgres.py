@@ -13,6 +13,7 @@ import psycopg
 
 from controlplane.env import write_private
 from controlplane.services.house import House, HouseError, NotReady, private_folder, reachable_by_others, service_user
+from controlplane.services.memory import GIVING_BACK
 
 ROLE = DATABASE = "assay"
 # The default of 128 MB holds not even the turns of one long run: a search for a frequent word would copy them from the kernel each time.
@@ -93,7 +94,7 @@ def service(house: House, *, volatile: bool = False) -> dict:
     return {
         "name": "postgres",
         "argv": argv,
-        "env": plain_environment(),
+        "env": {**plain_environment(), **GIVING_BACK},
         "cwd": str(house.data),
         "log": str(house.log("postgres")),
         "stop_signal": int(signal.SIGINT),  # fast shutdown: SIGTERM would wait for every client to leave

@@ -138,8 +138,10 @@ class Room:
                 self._share(delta)
 
     def _share(self, delta: Delta) -> None:
+        newest = {event["id"] for event in delta.events}
         delta.events = [event for event in delta.events if event["id"] not in self.events_seen]
-        self.events_seen |= {event["id"] for event in delta.events}
+        # What a delta carries are always the newest events, so that older ones never come again.
+        self.events_seen = newest or self.events_seen
         for member in self.members.values():
             member.deliver(self.run, delta)
 

@@ -56,6 +56,11 @@ class Resources(Document):
     )
     driver_cpus: float = setting(0.2, "Processor share of the driver.", gt=0, le=64, level="advanced")
     gpus: int = setting(0, "GPUs for the whole run.", ge=0, le=4096)
+    share_gpus: bool = setting(
+        False,
+        "Start although others use the GPUs, such as a display or further small runs; off refuses where more than 2 GiB are taken.",
+        level="advanced",
+    )
     worker_threads: int = setting(
         1, "Torch threads of each rollout worker; part of what makes a run repeatable.", ge=1, le=256, level="advanced"
     )
@@ -85,6 +90,8 @@ class Resources(Document):
             document.pop("learner_processes", None)
         if self.weight_transfer == "auto":
             document.pop("weight_transfer", None)
+        if not self.share_gpus:
+            document.pop("share_gpus", None)
         return document
 
     @property

@@ -169,6 +169,11 @@ def test_layers_are_compiled_for_a_gpu_only():
     assert parse({**MINIMAL, "learner": {"compile": True}, "resources": {"gpus": 1}}).learner.compile
 
 
+def test_sharing_gpus_stays_unwritten_where_it_is_off():
+    assert canonical_bytes(parse({**MINIMAL, "resources": {"share_gpus": False}})) == canonical_bytes(parse(MINIMAL))
+    assert json.loads(canonical_bytes(parse({**MINIMAL, "resources": {"share_gpus": True}})))["resources"]["share_gpus"] is True
+
+
 def test_learner_processes_stay_unwritten_where_there_is_one_and_need_a_gpu_each():
     assert canonical_bytes(parse({**MINIMAL, "resources": {"learner_processes": 1}})) == canonical_bytes(parse(MINIMAL))
     stored = json.loads(canonical_bytes(parse({**MINIMAL, "resources": {"learner_processes": 2}})))

@@ -40,19 +40,24 @@ def gang_on(*readings):
     return SimpleNamespace(devices=devices, components={name: Component(1, 1.0, "node-1", gpus=("3",)) for name in ("learner", "worker-0")})
 
 
-def test_a_gpu_that_somebody_uses_is_refused_once_and_by_name(monkeypatch):
+def test_a_gpu_that_somebody_uses_is_refused_once_and_by_name(document, monkeypatch):
     monkeypatch.setattr(preflight, "FREED_WITHIN_S", 0.0)
     with pytest.raises(Refused) as refused:
-        preflight.check_devices(gang_on(40.0))
-    told = "GPU 3 on node-1 has 40.00 GiB in use before the run has begun; end what uses it, cordon its node, or ask for fewer"
+        preflight.check_devices(gang_on(40.0), parse(document))
+    told = "GPU 3 on node-1 has 40.00 GiB in use before the run has begun; end what uses it, cordon its node, ask for fewer, or set share_gpus"
     assert str(refused.value) == told and refused.value.pointer == "/resources/gpus"
 
 
-def test_a_gpu_that_is_about_to_be_free_is_waited_for(monkeypatch):
+def test_a_gpu_that_is_about_to_be_free_is_waited_for(document, monkeypatch):
     monkeypatch.setattr(preflight, "ASK_EVERY_S", 0.0)
-    preflight.check_devices(gang_on(40.0, 12.0, 0.5))
-    preflight.check_devices(gang_on(None))
-    preflight.check_devices(SimpleNamespace(devices=dict, components={}))
+    preflight.check_devices(gang_on(40.0, 12.0, 0.5), parse(document))
+    preflight.check_devices(gang_on(None), parse(document))
+    preflight.check_devices(SimpleNamespace(devices=dict, components={}), parse(document))
+
+
+def test_a_gpu_that_somebody_uses_is_shared_where_the_run_says_so(document, monkeypatch):
+    monkeypatch.setattr(preflight, "FREED_WITHIN_S", 0.0)
+    preflight.check_devices(gang_on(40.0), parse({**document, "resources": {"share_gpus": True}}))
 
 
 def test_a_disk_too_small_for_the_checkpoints_is_refused(assignment, tiny_qwen3, monkeypatch):

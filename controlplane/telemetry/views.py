@@ -17,7 +17,8 @@ WRITERS = 4
 """Batches written at once by this process; fewer than its database connections, so that pages keep some."""
 QUEUE = 32
 """Batches waiting or being written; beyond it the emitter is asked to come again."""
-WAIT_S = 2.0
+WAIT_S = 5.0
+"""Sooner than an emitter gives up on its request; a short stall costs less than sending a batch again."""
 RETRY_AFTER_S = 1
 
 _writers = threading.BoundedSemaphore(WRITERS)

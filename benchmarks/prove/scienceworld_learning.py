@@ -29,6 +29,8 @@ from runner.contract import presets
 CHECKOUT = Path(__file__).resolve().parents[2]
 WARM, AFTER = "after stage 0", "after stage 1"
 METHODS = ("gigpo", "grpo")
+# All runs' engines start on one GPU at the same time: none can measure what is free for it.
+ENGINE = {"type": "vllm", "memory_fraction": 0.06, "cache_gib": 4.0, "max_sequences": 64}
 LOOK_SECONDS = 1.0
 # A run that is asked to stop finishes its step and saves.
 STOP_SECONDS = 90.0
@@ -66,6 +68,8 @@ def warm_then_gigpo(options: argparse.Namespace, seed: int) -> dict:
     document = presets.find("scienceworld-short").start() | {"name": f"ScienceWorld, GiGPO, seed {seed}", "seed": seed}
     document["environment"]["max_concurrent_episodes"] = options.simulators
     document["resources"] |= {"gpus": options.gpus, "share_gpus": bool(options.gpus)}
+    if options.gpus:
+        document["engine"] = ENGINE
     return laid_over(document, json.loads(options.settings.read_text())) if options.settings else document
 
 

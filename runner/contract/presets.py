@@ -113,7 +113,7 @@ def _short(document: dict) -> dict:
     short["name"] = "ScienceWorld, three short tasks, SmolLM2-135M, all weights"
     short["model"] = {"source": {"type": "builtin", "name": "smollm2-135m-instruct"}, "dtype": "bfloat16", "max_length": 2048}
     short["environment"] |= {"max_actions": 15, "max_concurrent_episodes": 32}
-    short["sampling"] = {"max_new_tokens": 48}
+    short["sampling"] = {"max_new_tokens": 24}
     warm, reward = short["stages"]
     warm |= {"steps": 37, "batch_size": 64}
     warm["optimizer"] = {"learning_rate": 3e-4, "warmup_steps": 4, "schedule": "linear"}
@@ -359,13 +359,14 @@ _ALL = (
     ),
     Preset(
         "scienceworld-short",
-        1,
+        2,
         "ScienceWorld with SmolLM2 on GPUs",
         "Warm start on gold, then GiGPO, with every weight of a 135 M model, on the same three kinds of task: minutes on two GPUs. The gold has "
         "no thoughts: python -m runner.importers scienceworld --replays 50 --gold-tasks 4-2,7-1,7-2 --cap 20 --think empty …",
         _short(_SCIENCEWORLD_SHORT),
         {
             "/environment/max_actions": "the longest gold of these kinds takes 11",
+            "/sampling/max_new_tokens": "the longest gold reply without thoughts takes 21",
             "/stages/0": "three epochs over 788 pairs",
             "/stages/1": "published recipe for gamma, omega, penalty and normalisation; planned, not measured to its end",
         },

@@ -31,6 +31,22 @@ class VllmEngine(Document):
         unit="tokens",
     )
     sleep_while_learning: bool = setting(False, "Give the engine's memory to a learner on the same GPU while it learns.", level="advanced")
+    cache_gib: float | None = setting(
+        None,
+        "Memory for cached tokens; null takes what memory_fraction leaves, measured at the start, which others on the same GPU disturb.",
+        gt=0,
+        le=100_000,
+        level="advanced",
+        unit="GiB",
+    )
+
+    @model_serializer(mode="wrap")
+    def _written(self, write) -> dict[str, Any]:
+        document = write(self)
+        # Younger than stored documents: unwritten where it is the default, so that their bytes and hashes stay.
+        if self.cache_gib is None:
+            document.pop("cache_gib", None)
+        return document
 
 
 Engine = Annotated[TransformersEngine | VllmEngine, Field(discriminator="type")]

@@ -72,6 +72,7 @@ class VllmPolicy:
             "max_num_seqs": settings.max_sequences,
             "max_num_batched_tokens": settings.max_batched_tokens,
             "enable_sleep_mode": settings.sleep_while_learning,
+            "kv_cache_memory_bytes": None if settings.cache_gib is None else int(settings.cache_gib * 2**30),
             # Compiling costs a processor minutes and wins little there.
             "enforce_eager": not on_gpu,
         }

@@ -126,6 +126,8 @@ def test_another_engine_is_written_with_its_settings_and_reads_back():
         "sleep_while_learning": False,
     }
     assert parse(stored) == config and canonical_bytes(parse(stored)) == canonical_bytes(config)
+    fixed = parse({**MINIMAL, "engine": {"type": "vllm", "cache_gib": 4.0}})
+    assert parse(json.loads(canonical_bytes(fixed))).engine.cache_gib == 4.0
 
 
 SLEEPS = {"type": "vllm", "sleep_while_learning": True}

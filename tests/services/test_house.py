@@ -1,6 +1,7 @@
 """Folders, sockets, ports, the private Postgres and broker."""
 
 import os
+import re
 import shutil
 import socket
 import stat
@@ -96,6 +97,19 @@ def test_postgres_trusts_nobody(services):
         psycopg.connect(good.replace(":" + good.split(":")[2].split("@")[0], ":wrong"))
     with pytest.raises(psycopg.OperationalError, match="no password supplied"):
         psycopg.connect(f"postgresql://assay@/assay?host={services.runtime / 'pg'}", passfile="/dev/null")
+
+
+def test_a_connection_gives_back_what_large_answers_took(services):
+    def resident(pid: int) -> float:
+        return int(re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
+
+    with psycopg.connect(postgres.url(services), autocommit=True) as connection:
+        connection.execute("SELECT 1")
+        before = resident(connection.info.backend_pid)
+        # Growing and shrinking, as pages ask: each size freed once raises what glibc by default keeps.
+        for rows in (50_000, 200_000, 400_000, 200_000, 50_000):
+            connection.execute("SELECT array_length(array_agg(md5(n::text) ORDER BY md5(n::text)), 1) FROM generate_series(1, %s) n", [rows])
+        assert resident(connection.info.backend_pid) - before < 4.0
 
 
 def test_what_is_private_has_private_modes(services):

@@ -18,11 +18,9 @@ from controlplane.services.memory import GIVING_BACK
 ROLE = DATABASE = "assay"
 # The default of 128 MB holds not even the turns of one long run: a search for a frequent word would copy them from the kernel each time.
 BUFFERS = "shared_buffers=512MB"
-# After each checkpoint the first write to a page puts all of it into the log. By default runs that report all day bring one every two
-# minutes, and with it a stall in which batches are put off.
+# After each checkpoint the first write to a page puts all of it into the log. By default 2,000 points a second bring one every
+# two and a half minutes, and with it a stall in which batches are put off.
 LOGGED = ("max_wal_size=3GB", "checkpoint_timeout=15min", "wal_compression=pglz")
-# Compiling a query that takes milliseconds costs more than it saves.
-INTERPRETED = "jit=off"
 # For throw-away clusters: a crash may lose everything, and nothing is lost.
 VOLATILE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 
@@ -93,7 +91,7 @@ def service(house: House, *, volatile: bool = False) -> dict:
     sockets = private_folder(house.runtime / "pg", owner)
     house.socket("pg", ".s.PGSQL.5432")
     settings = ["listen_addresses=", f"unix_socket_directories={sockets}", "unix_socket_permissions=0700", "max_connections=100"]
-    settings += [BUFFERS, *LOGGED, INTERPRETED]
+    settings += [BUFFERS, *LOGGED]
     argv = [str(binaries(house, owner) / "postgres"), "-D", str(house.data / "postgres")]
     for setting in [*settings, *(VOLATILE if volatile else ())]:
         argv += ["-c", setting]

@@ -13,6 +13,12 @@ class Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+def without_defaults(model: Document, written: dict[str, Any], *names: str) -> dict[str, Any]:
+    """`written` without those of `names` that have their default: settings younger than stored documents, whose bytes and hashes stay."""
+    unset = {name for name in names if getattr(model, name) == type(model).model_fields[name].default}
+    return {name: value for name, value in written.items() if name not in unset}
+
+
 def canonical_bytes(value: Any) -> bytes:
     """Serialise to UTF-8 JSON with sorted keys, no blanks, explicit nulls.
 

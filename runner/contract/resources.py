@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_serializer, model_validator
 
-from runner.contract.canonical import Document
+from runner.contract.canonical import Document, without_defaults
 from runner.contract.setting import at_field, setting
 
 
@@ -42,11 +42,7 @@ class VllmEngine(Document):
 
     @model_serializer(mode="wrap")
     def _written(self, write) -> dict[str, Any]:
-        document = write(self)
-        # Younger than stored documents: unwritten where it is the default, so that their bytes and hashes stay.
-        if self.cache_gib is None:
-            document.pop("cache_gib", None)
-        return document
+        return without_defaults(self, write(self), "cache_gib")
 
 
 Engine = Annotated[TransformersEngine | VllmEngine, Field(discriminator="type")]
@@ -100,15 +96,7 @@ class Resources(Document):
 
     @model_serializer(mode="wrap")
     def _written(self, write) -> dict[str, Any]:
-        document = write(self)
-        # Younger than many stored documents: unwritten where it is the default, so that their bytes and hashes stay.
-        if self.learner_processes == 1:
-            document.pop("learner_processes", None)
-        if self.weight_transfer == "auto":
-            document.pop("weight_transfer", None)
-        if not self.share_gpus:
-            document.pop("share_gpus", None)
-        return document
+        return without_defaults(self, write(self), "learner_processes", "weight_transfer", "share_gpus")
 
     @property
     def learners(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
-from runner.contract.canonical import Document
+from runner.contract.canonical import Document, without_defaults
 
 # Every part of a run's document is imported from here, wherever it is written down.
 from runner.contract.environment_config import (  # noqa: F401
@@ -398,11 +398,7 @@ class Checkpoints(Document):
 
     @model_serializer(mode="wrap")
     def _written(self, write) -> dict[str, Any]:
-        document = write(self)
-        # Younger than many stored documents: unwritten where it is the default, so that their bytes and hashes stay.
-        if not self.in_background:
-            document.pop("in_background", None)
-        return document
+        return without_defaults(self, write(self), "in_background")
 
 
 class LearnerSettings(Document):
@@ -472,13 +468,7 @@ class RunConfig(Document):
 
     @model_serializer(mode="wrap")
     def _written(self, write) -> dict[str, Any]:
-        document = write(self)
-        # Younger than many stored documents: unwritten where it is the default, so that their bytes and hashes stay.
-        if isinstance(self.engine, TransformersEngine):
-            document.pop("engine", None)
-        if self.learner == LearnerSettings():
-            document.pop("learner", None)
-        return document
+        return without_defaults(self, write(self), "engine", "learner")
 
     @property
     def total_steps(self) -> int:

@@ -25,7 +25,7 @@ _FRAME = struct.Struct("<II")
 _POSITION = struct.Struct("<QQI")
 SEGMENT_BYTES = 16 << 20
 BATCH_POINTS = 1_000
-# Taking one in costs the web process many times its size for a moment; larger ones are hardly faster.
+# Taking one in costs the web process many times its size for a moment, which its memory shows for good.
 BATCH_BYTES = 1 << 20
 MAX_RECORD = 24 << 20
 

@@ -5,9 +5,10 @@ import re
 
 from django import template
 
-from controlplane.runs.forms import ABSENT
+from controlplane.runs.forms import ABSENT, schema
 
 register = template.Library()
+RENAMED = {"dtype": "Precision", "repo_id": "Repository"}
 
 
 @register.filter
@@ -19,7 +20,7 @@ def field_id(pointer: str) -> str:
 @register.filter
 def label(name: str) -> str:
     """learning_rate → Learning rate."""
-    return name.replace("_", " ").capitalize().replace("cpus", "CPUs").replace("Gpus", "GPUs").replace(" kl", " KL").replace("Dtype", "Precision").replace("Repo id", "Repository")
+    return RENAMED.get(name) or schema.label(name)
 
 
 @register.filter

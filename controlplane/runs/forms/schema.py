@@ -19,7 +19,7 @@ class _Absent:
 
 
 ABSENT = _Absent()
-ACRONYMS = {"kl": "KL", "cpus": "CPUs", "gpus": "GPUs", "id": "ID"}
+ACRONYMS = {"kl": "KL", "cpus": "CPUs", "gpus": "GPUs", "gib": "GiB", "id": "ID"}
 LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems", "pattern")
 LEAF_KINDS = {"string": "text", "integer": "integer", "number": "number", "boolean": "bool"}
 
